@@ -1,0 +1,1 @@
+"""A kopf-hosted operator that turns Sandbox resources into pods."""
