@@ -1,0 +1,274 @@
+"""The Sandbox resource: a workspace, the pod that runs it, and how long it lives."""
+
+from enum import StrEnum
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from .base import ApiModel
+from .conditions import Condition
+from .manifest import MAX_PATH_BYTES, Manifest
+
+GROUP = "sandbox-operator.dev"
+VERSION = "v1alpha1"
+API_VERSION = f"{GROUP}/{VERSION}"
+
+#: Go's duration format restricted to what people write: 90s, 10m, 1h30m, 24h.
+Duration = Annotated[
+    str, Field(pattern=r"^([0-9]{1,6}h)?([0-9]{1,6}m)?([0-9]{1,6}s)?$", min_length=2, max_length=24)
+]
+#: A Kubernetes quantity: 500m, 2, 1Gi.
+Quantity = Annotated[
+    str, Field(pattern=r"^[0-9]+(\.[0-9]+)?(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?$", max_length=32)
+]
+LabelKey = Annotated[str, Field(max_length=317)]
+LabelValue = Annotated[str, Field(max_length=63)]
+
+
+class Resources(ApiModel):
+    """Resources of the workspace container."""
+
+    requests: (
+        Annotated[dict[Annotated[str, Field(max_length=253)], Quantity], Field(max_length=16)] | None
+    ) = Field(None, description="What the scheduler reserves.")
+    limits: Annotated[dict[Annotated[str, Field(max_length=253)], Quantity], Field(max_length=16)] | None = (
+        Field(None, description="What the container may use at most.")
+    )
+
+
+class EmptyDir(ApiModel):
+    """A volume that lives and dies with the pod."""
+
+    size_limit: Quantity | None = Field(
+        None, description="Largest size of the workspace. Default: a chart value."
+    )
+
+
+class Workspace(ApiModel):
+    """The volume that holds the workspace."""
+
+    empty_dir: EmptyDir | None = Field(
+        None, description="A volume that lives and dies with the pod (the default)."
+    )
+
+
+class Lifecycle(ApiModel):
+    """How long a sandbox lives."""
+
+    ttl: Duration | None = Field(
+        None, description="The sandbox is deleted this long after its creation. Default: never."
+    )
+    start_timeout: Duration | None = Field(
+        None,
+        description="A start that takes longer has failed (reason StartTimeout). Default: a chart value.",
+    )
+    stop_grace: Duration | None = Field(
+        None, description="What processes get between TERM and KILL. Default: 5s."
+    )
+
+
+class Security(ApiModel):
+    """Identity of the pod's processes."""
+
+    run_as_user: Annotated[int, Field(ge=1, le=2147483647)] | None = Field(
+        None, description="User id of every container. Default: 1000."
+    )
+    run_as_group: Annotated[int, Field(ge=1, le=2147483647)] | None = Field(
+        None, description="Group id of every container. Default: 1000."
+    )
+    fs_group: Annotated[int, Field(ge=1, le=2147483647)] | None = Field(
+        None, description="Group that owns the volumes. Default: 1000."
+    )
+    runtime_class_name: Annotated[str, Field(min_length=1, max_length=253)] | None = Field(
+        None, description="RuntimeClass of the pod, such as gvisor; the administrator lists those allowed."
+    )
+
+
+class Egress(StrEnum):
+    """What the pod may reach."""
+
+    NONE = "None"
+    CLUSTER = "Cluster"
+    INTERNET = "Internet"
+
+
+class Network(ApiModel):
+    """What the pod may reach."""
+
+    egress: Egress | None = Field(
+        None,
+        description="None: nothing. Cluster: the cluster's pods and services. Internet: public addresses, not the cluster. Default: a chart value.",
+    )
+
+
+class Toleration(ApiModel):
+    """As in core/v1."""
+
+    key: Annotated[str, Field(max_length=317)] | None = Field(
+        None, description="Taint key; empty with operator Exists matches all."
+    )
+    operator: Literal["Exists", "Equal"] | None = Field(
+        None, description="How value is compared. Default: Equal."
+    )
+    value: LabelValue | None = Field(None, description="Taint value.")
+    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = Field(
+        None, description="Taint effect; empty matches all."
+    )
+    toleration_seconds: Annotated[int, Field(ge=0)] | None = Field(
+        None, description="How long a NoExecute taint is tolerated."
+    )
+
+
+class ImagePullSecret(ApiModel):
+    """A Secret with registry credentials in the sandbox's namespace."""
+
+    name: Annotated[str, Field(min_length=1, max_length=253)] = Field(description="Name of the Secret.")
+
+
+class Pod(ApiModel):
+    """Placement and metadata of the pod."""
+
+    node_selector: Annotated[dict[LabelKey, LabelValue], Field(max_length=32)] | None = Field(
+        None, description="Labels a node must have."
+    )
+    tolerations: Annotated[list[Toleration], Field(max_length=32)] | None = Field(
+        None, description="Taints that the pod tolerates."
+    )
+    affinity: dict[str, Any] | None = Field(
+        None, description="As in core/v1; checked by the API server when the pod is created."
+    )
+    labels: Annotated[dict[LabelKey, LabelValue], Field(max_length=32)] | None = Field(
+        None, description="Labels of the pod, none of sandbox-operator.dev."
+    )
+    annotations: (
+        Annotated[dict[LabelKey, Annotated[str, Field(max_length=4096)]], Field(max_length=32)] | None
+    ) = Field(None, description="Annotations of the pod, none of sandbox-operator.dev.")
+    image_pull_secrets: Annotated[list[ImagePullSecret], Field(max_length=8)] | None = Field(
+        None, description="Registry credentials."
+    )
+    priority_class_name: Annotated[str, Field(min_length=1, max_length=253)] | None = Field(
+        None, description="PriorityClass of the pod; the administrator lists those allowed."
+    )
+
+
+class DesiredState(StrEnum):
+    """What the user wants of the sandbox; later versions add Suspended."""
+
+    RUNNING = "Running"
+
+
+class SandboxSpec(ApiModel):
+    """What the user wants."""
+
+    image: Annotated[str, Field(min_length=1, max_length=512)] | None = Field(
+        None, description="Image of the workspace container. Default: a chart value."
+    )
+    image_pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = Field(
+        None, description="When the image is pulled. Default: Kubernetes' own."
+    )
+    command: (
+        Annotated[list[Annotated[str, Field(max_length=4096)]], Field(min_length=1, max_length=64)] | None
+    ) = Field(None, description="A program that the agent starts once the workspace is filled.")
+    args: Annotated[list[Annotated[str, Field(max_length=4096)]], Field(max_length=64)] | None = Field(
+        None, description="Its arguments; needs command."
+    )
+    manifest: Manifest | None = Field(None, description="Contents of a fresh workspace.")
+    workspace: Workspace | None = Field(None, description="The volume that holds the workspace.")
+    resources: Resources | None = Field(
+        None, description="Resources of the workspace container. Default: a chart value."
+    )
+    ports: Annotated[list[Annotated[int, Field(ge=1, le=65535)]], Field(max_length=16)] | None = Field(
+        None, description="TCP ports published by a Service of the sandbox's own."
+    )
+    desired_state: DesiredState | None = Field(None, description="Written by users only. Default: Running.")
+    lifecycle: Lifecycle | None = Field(None, description="How long the sandbox lives.")
+    security: Security | None = Field(None, description="Identity of the pod's processes.")
+    network: Network | None = Field(None, description="What the pod may reach.")
+    pod: Pod | None = Field(None, description="Placement and metadata of the pod.")
+
+
+class Failure(ApiModel):
+    """Why the sandbox is not available, for people and for programs."""
+
+    reason: Annotated[str, Field(max_length=128)] = Field(description="One of the documented reasons.")
+    message: Annotated[str, Field(max_length=1024)] = Field(description="One sentence.")
+    entry: Annotated[str, Field(max_length=MAX_PATH_BYTES)] | None = Field(
+        None, description="Manifest entry that failed."
+    )
+    retryable: bool = Field(description="Whether trying again without a change may help.")
+
+
+class Materialized(ApiModel):
+    """What the init container put into the workspace."""
+
+    entries: int = Field(description="Entries of the manifest.")
+    bytes: int = Field(description="Bytes of content written.")
+    seconds: float = Field(description="Time it took.")
+
+
+class NetworkStatus(ApiModel):
+    """What the pod can really reach."""
+
+    egress: Literal["None", "Cluster", "Internet", "Unknown"] = Field(
+        description="The class in force; Unknown where the administrator has not declared that NetworkPolicies are enforced."
+    )
+
+
+class SandboxStatus(ApiModel):
+    """What the operator observed."""
+
+    model_config = ApiModel.model_config | {"extra": "ignore"}
+
+    observed_generation: int | None = Field(
+        None, description="Generation of the spec that this status speaks of."
+    )
+    conditions: Annotated[list[Condition], Field(max_length=16)] | None = Field(
+        None, description="Conditions by kstatus."
+    )
+    pod_name: Annotated[str, Field(max_length=253)] | None = Field(
+        None, description="Pod of the present incarnation."
+    )
+    pod_uid: Annotated[str, Field(max_length=64)] | None = Field(None, alias="podUID", description="Its UID.")
+    incarnation: int | None = Field(None, description="Counts the pods this sandbox has had.")
+    pod_generation: int | None = Field(
+        None, description="Generation of the spec that the present pod was made from."
+    )
+    service_name: Annotated[str, Field(max_length=63)] | None = Field(
+        None, description="Service that publishes the ports."
+    )
+    started_at: Annotated[str, Field(max_length=64)] | None = Field(
+        None, description="When the workspace first became available in this incarnation."
+    )
+    restarts: int | None = Field(None, description="Restarts of the workspace container in this incarnation.")
+    materialized: Materialized | None = Field(None, description="Receipt of the init container.")
+    network: NetworkStatus | None = Field(None, description="What the pod can really reach.")
+    failure: Failure | None = Field(None, description="Present while something is wrong.")
+
+
+class ObjectMeta(ApiModel):
+    """The part of core/v1 ObjectMeta that is used here."""
+
+    model_config = ApiModel.model_config | {"extra": "ignore"}
+
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    generation: int = 0
+    resource_version: str = ""
+    creation_timestamp: str = ""
+    deletion_timestamp: str | None = None
+    finalizers: list[str] = Field(default_factory=list)
+    labels: dict[str, str] = Field(default_factory=dict)
+    annotations: dict[str, str] = Field(default_factory=dict)
+
+
+class Sandbox(ApiModel):
+    """A sandbox."""
+
+    model_config = ApiModel.model_config | {"extra": "ignore"}
+
+    api_version: str = API_VERSION
+    kind: str = "Sandbox"
+    metadata: ObjectMeta = Field(default_factory=ObjectMeta)
+    spec: SandboxSpec = Field(default_factory=SandboxSpec)
+    status: SandboxStatus | None = None
