@@ -1,0 +1,7 @@
+"""The one error that the development tools show to people."""
+
+from __future__ import annotations
+
+
+class Failure(Exception):
+    """Something is missing or went wrong; the message is one clear sentence with the remedy."""
