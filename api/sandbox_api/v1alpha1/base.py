@@ -1,4 +1,4 @@
-"""What every model of the API has in common: camelCase on the wire, immutable in memory, unknown fields refused."""
+"""What all models of the API have in common: camelCase on the wire, frozen, unknown fields refused."""
 
 from pydantic import BaseModel, ConfigDict
 from pydantic.alias_generators import to_camel
@@ -7,8 +7,8 @@ from pydantic.alias_generators import to_camel
 class ApiModel(BaseModel):
     """A part of a custom resource.
 
-    Objects are parsed with :meth:`pydantic.BaseModel.model_validate` from the API server's JSON and written back
-    with :meth:`to_wire`.
+    Objects are parsed with :meth:`pydantic.BaseModel.model_validate` from the API server's JSON and written
+    back with :meth:`to_wire`.
     """
 
     model_config = ConfigDict(

@@ -1,4 +1,4 @@
-"""Condition types and the closed enumeration of reasons (kstatus conventions; docs/reasons.md explains each)."""
+"""Condition types and the closed enumeration of reasons; docs/reasons.md explains each."""
 
 from enum import StrEnum
 from typing import Annotated, Literal

@@ -6,8 +6,8 @@ from pydantic import Field
 
 from .base import ApiModel
 
-#: Inline content of all entries together, in bytes as written in the resource (design decision: etcd objects stay
-#: well below the API server's 1.5 MiB request limit, managed fields included).
+#: Inline content of all entries together, in bytes as written in the resource (design decision: etcd objects
+#: stay well below the API server's 1.5 MiB request limit, managed fields included).
 MAX_INLINE_BYTES = 128 * 1024
 MAX_ENTRIES = 512
 MAX_PATH_BYTES = 512
