@@ -17,12 +17,12 @@ if sys.version_info < (3, 11):  # said before anything that an older Python cann
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from dev.local import choice, native  # noqa: E402
-from dev.local.control_plane import FLAVOUR as CONTROL_PLANE  # noqa: E402
-from dev.local.control_plane import ControlPlane  # noqa: E402
-from dev.local.failure import Failure  # noqa: E402
-from dev.local.locations import cluster, cluster_name, clusters  # noqa: E402
-from dev.local.progress import say  # noqa: E402
+from dev.local import choice, native
+from dev.local.control_plane import FLAVOUR as CONTROL_PLANE
+from dev.local.control_plane import ControlPlane
+from dev.local.failure import Failure
+from dev.local.locations import cluster, cluster_name, clusters
+from dev.local.progress import say
 
 
 def main(arguments: list[str] | None = None) -> int:

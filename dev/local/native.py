@@ -95,7 +95,7 @@ class NativeCluster:
     def enter(self, command: Sequence[str]) -> None:
         """Turns this process into a command inside the cluster's namespaces, with its binaries in PATH."""
         arguments, environment = self._inside(command)
-        os.execvpe(arguments[0], arguments, environment)  # noqa: S606 -- meant to take our place
+        os.execvpe(arguments[0], arguments, environment)
 
     def run_inside(self, command: Sequence[str], *, timeout: float) -> subprocess.CompletedProcess[str]:
         """Runs a command inside the cluster's namespaces."""
