@@ -384,11 +384,8 @@ class KubeClient:
                     throttled += 1
                     await asyncio.sleep(jittered(min(exc.retry_after, MAX_RETRY_AFTER), 1.0, 1.2))
                     continue
-                unsent = exc.reason == _NOT_CONNECTED
-                lost = (
-                    isinstance(exc, Unreachable) and (method == "GET" or unsent) and exc.reason != _TIMED_OUT
-                )
-                if lost and reconnects < MAX_RECONNECTS:
+                safe = exc.reason == _NOT_CONNECTED or (exc.reason == _CONNECTION_LOST and method == "GET")
+                if isinstance(exc, Unreachable) and safe and reconnects < MAX_RECONNECTS:
                     reconnects += 1
                     await asyncio.sleep(jittered(0.2 * 2**reconnects))
                     continue
@@ -517,8 +514,11 @@ class KubeClient:
                 logger.warning("the API server warns: %s", warning)
 
 
+# Reasons of Unreachable. A request that was not sent may be sent again, whatever its method; one that may
+# have been received may not; nothing is gained by trying again what was refused or took its whole time.
 _NOT_CONNECTED = "NotConnected"
 _CONNECTION_LOST = "ConnectionLost"
+_REFUSED = "ConnectionRefused"
 _TIMED_OUT = "TimedOut"
 
 
@@ -531,9 +531,9 @@ def _translated(endpoint: Endpoint, what: str) -> Iterator[None]:
     except TimeoutError:  # aiohttp's timeouts are TimeoutErrors too
         reason, why = _TIMED_OUT, "no answer in time"
     except aiohttp.ClientConnectorCertificateError as exc:
-        reason, why = _NOT_CONNECTED, f"its certificate is not trusted: {exc.certificate_error}"
+        reason, why = _REFUSED, f"its certificate is not trusted: {exc.certificate_error}"
     except aiohttp.ClientHttpProxyError as exc:
-        reason, why = _NOT_CONNECTED, f"the proxy refused with status {exc.status}"
+        reason, why = _REFUSED, f"the proxy refused with status {exc.status}"
     except aiohttp.ClientConnectorError as exc:
         reason, why = _NOT_CONNECTED, f"no connection: {exc.os_error.strerror or type(exc.os_error).__name__}"
     except (aiohttp.ClientError, ssl.SSLError, OSError) as exc:

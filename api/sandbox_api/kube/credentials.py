@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from ssl import SSLContext
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
@@ -38,7 +39,7 @@ class Endpoint:
     """
 
     server: str
-    ssl: ssl.SSLContext | bool = True
+    ssl: SSLContext | bool = True
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     proxy: str | None = field(default=None, repr=False)
     server_hostname: str | None = None
