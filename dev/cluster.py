@@ -1,28 +1,31 @@
-"""The command for local clusters: python3 dev/cluster.py up | down | control-plane | status | kubeconfig | enter | load-image.
+"""The command for local clusters: python3 dev/cluster.py COMMAND (--help shows them).
 
-CLUSTER chooses the kind (auto, native, kind, current) and CLUSTER_NAME which of several. Only the standard library is used.
+CLUSTER chooses the kind (auto, native, kind, current) and CLUSTER_NAME which of several. Only the standard
+library is used, since this runs before the virtual environment exists.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import os
 import shutil
 import sys
 from pathlib import Path
 
-if sys.version_info < (3, 11):  # said before anything that an older Python cannot read
+if sys.version_info < (3, 11):  # noqa: UP036 -- said before anything that an older Python cannot read
     sys.exit(
         f"Python {sys.version_info[0]}.{sys.version_info[1]} is too old: run this with Python 3.11 or newer."
     )
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from dev.local import choice, native
+from dev.local import binaries, choice, native
 from dev.local.control_plane import FLAVOUR as CONTROL_PLANE
 from dev.local.control_plane import ControlPlane
-from dev.local.failure import Failure
-from dev.local.locations import cluster, cluster_name, clusters
+from dev.local.locations import cache, cluster, cluster_name, clusters
 from dev.local.progress import say
+from dev.local.tool_error import ToolError
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -30,7 +33,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
         return _run(options)
-    except Failure as failure:
+    except ToolError as failure:
         print(failure, file=sys.stderr)
         return 1
     except KeyboardInterrupt:
@@ -50,9 +53,15 @@ def _parser() -> argparse.ArgumentParser:
         "control-plane", help="bring up an API server and etcd only, and print the kubeconfig"
     )
     commands.add_parser("status", help="say which clusters exist and which are up")
-    commands.add_parser("kubeconfig", help="print the path of the cluster's kubeconfig")
+    kubeconfig = commands.add_parser("kubeconfig", help="print the path of the cluster's kubeconfig")
+    kubeconfig.add_argument(
+        "--export", action="store_true", help="as a line for the shell, with kubectl in PATH"
+    )
+    run = commands.add_parser("run", help="run a command here, with KUBECONFIG, KUBECTL and PATH set")
+    run.add_argument("inside", nargs=argparse.REMAINDER, metavar="COMMAND")
     enter = commands.add_parser("enter", help="run a command inside a native cluster's namespaces")
     enter.add_argument("inside", nargs=argparse.REMAINDER, metavar="COMMAND")
+    commands.add_parser("clean-cache", help="remove the binaries and images built outside the clone")
     load = commands.add_parser("load-image", help="load image archives into the cluster")
     load.add_argument("archives", nargs="+", type=Path)
     return parser
@@ -66,7 +75,7 @@ def _run(options: argparse.Namespace) -> int:
         print(wanted.kubeconfig)
     elif options.command == "control-plane":
         if choice.recorded_flavour(name) not in (None, CONTROL_PLANE):
-            raise Failure(f"{name} is a whole cluster already: choose another name with --name.")
+            raise ToolError(f"{name} is a whole cluster already: choose another name with --name.")
         control_plane = ControlPlane(name)
         control_plane.up()
         print(control_plane.kubeconfig)
@@ -77,17 +86,49 @@ def _run(options: argparse.Namespace) -> int:
         for each in _all_names():
             _describe(each)
     elif options.command == "kubeconfig":
-        print(_existing(name).kubeconfig)
+        path = _existing(name).kubeconfig
+        print(
+            f'export KUBECONFIG={path} PATH="{binaries.kubectl().parent}:$PATH"' if options.export else path
+        )
+    elif options.command == "run":
+        _run_beside(_existing(name), _command(options.inside))
     elif options.command == "enter":
-        inside = [word for i, word in enumerate(options.inside) if i or word != "--"] or ["bash"]
+        inside = _command(options.inside)
         entered = _existing(name)
         if not isinstance(entered, native.NativeCluster):
-            raise Failure("Only a native cluster has namespaces to enter: use kubectl with its kubeconfig.")
+            raise ToolError("Only a native cluster has namespaces to enter: use kubectl with its kubeconfig.")
         entered.enter(inside)
+    elif options.command == "clean-cache":
+        up = [each for each in _all_names() if (found := choice.existing(each)) and found.running()]
+        if up:
+            raise ToolError(f"Clusters run from the cache ({', '.join(up)}): run `make clean-cluster` first.")
+        if cache().exists():
+            shutil.rmtree(cache())
     elif options.command == "load-image":
         for file in options.archives:
             _existing(name).load_image(file)
     return 0
+
+
+def _command(words: list[str]) -> list[str]:
+    return (words[1:] if words[:1] == ["--"] else words) or ["bash"]
+
+
+def _run_beside(target: choice.Cluster, command: list[str]) -> None:
+    """Turns this process into a command that finds the cluster, its kubectl and the demo's image."""
+    kubectl = binaries.kubectl()
+    environment = {
+        **os.environ,
+        "KUBECONFIG": str(target.kubeconfig),
+        "KUBECTL": str(kubectl),
+        "PATH": f"{kubectl.parent}{os.pathsep}{os.environ.get('PATH', '/usr/bin:/bin')}",
+    }
+    images = target.state / "images.json"
+    if images.exists():
+        environment.setdefault("DEMO_IMAGE", json.loads(images.read_text())["demo"])
+    if shutil.which(command[0], path=environment["PATH"]) is None:
+        raise ToolError(f"There is no command {command[0]!r}: check its spelling.")
+    os.execvpe(command[0], command, environment)
 
 
 def _all_names() -> list[str]:
@@ -97,7 +138,7 @@ def _all_names() -> list[str]:
 def _existing(name: str) -> choice.Cluster:
     found = choice.existing(name)
     if found is None:
-        raise Failure(f"There is no cluster {name}: start it with `make cluster`.")
+        raise ToolError(f"There is no cluster {name}: start it with `make cluster`.")
     return found
 
 

@@ -14,13 +14,15 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from dev.local import choice, images
 from dev.local.archive import machine_architecture
-from dev.local.failure import Failure
 from dev.local.locations import cluster_name
+from dev.local.tool_error import ToolError
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs one command; what is missing or wrong is said in one sentence."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("build", help="build the images and bring them to the cluster")
     context = commands.add_parser("context", help="fill build/image for a Docker build by hand")
@@ -33,9 +35,9 @@ def main(arguments: list[str] | None = None) -> int:
             return 0
         target = choice.existing(cluster_name())
         if target is None or not target.running():
-            raise Failure(f"The cluster {cluster_name()} is not up: start it with `make cluster`.")
+            raise ToolError(f"The cluster {cluster_name()} is not up: start it with `make cluster`.")
         print(json.dumps(images.provide(target), indent=2))
-    except Failure as failure:
+    except ToolError as failure:
         print(failure, file=sys.stderr)
         return 1
     except KeyboardInterrupt:

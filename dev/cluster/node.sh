@@ -92,6 +92,8 @@ as() { # the flags by which a controller knows the API server
   echo --kube-api-qps 300 --kube-api-burst 600 --kubeconfig "$pki/$1.conf" \
     --authentication-kubeconfig "$pki/$1.conf" --authorization-kubeconfig "$pki/$1.conf"
 }
+# Pods of DNS left from an earlier run are dead, whatever the store says.
+kubectl -n kube-system delete pod -l k8s-app=kube-dns --force --grace-period=0 > /dev/null 2>&1 || true
 # shellcheck disable=SC2046 # the words of "as" are meant to be split
 start kube-controller-manager $(as controllers) --bind-address "$NODE_IP" --leader-elect=false \
   --cluster-cidr "$POD_CIDR" --allocate-node-cidrs=false --use-service-account-credentials --root-ca-file "$pki/ca.crt" \
@@ -112,7 +114,11 @@ for addon in netpol volumes; do
 done
 until_true 60 "the cluster's own manifests" kubectl apply -f "$STATE/conf/manifests.yaml"
 until_true 60 "the node to register (see $logs/kubelet.log)" kubectl get node "$NODE" -o name
+# After a crash the store still says that all is well: ask the kubelet itself, and have DNS come up anew.
+kubelet_answers() { kubectl get --raw "/api/v1/nodes/$NODE/proxy/healthz" --request-timeout 2s > /dev/null 2>&1; }
+dns_ready() { kubectl -n kube-system wait --for=condition=Ready pod -l k8s-app=kube-dns --timeout=20s 2> /dev/null; }
+until_true 60 "the kubelet to answer (see $logs/kubelet.log)" kubelet_answers
 kubectl wait --for=condition=Ready "node/$NODE" --timeout=60s
-kubectl -n kube-system wait --for=condition=Available deployment/coredns --timeout=60s
+until_true 90 "DNS to be ready (see $logs/kubelet.log)" dns_ready
 touch "$STATE/ready"
 wait

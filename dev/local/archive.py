@@ -10,7 +10,7 @@ import tarfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from dev.local.failure import Failure
+from dev.local.tool_error import ToolError
 
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
@@ -20,7 +20,7 @@ def machine_architecture() -> str:
     try:
         return _ARCHITECTURES[platform.machine()]
     except KeyError:
-        raise Failure(
+        raise ToolError(
             f"The architecture {platform.machine()} is not supported: use an amd64 or arm64 machine."
         ) from None
 

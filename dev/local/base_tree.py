@@ -13,13 +13,20 @@ import tempfile
 from pathlib import Path
 
 from dev.local import prerequisites
-from dev.local.failure import Failure
 from dev.local.locations import cache
 from dev.local.progress import run_long
+from dev.local.tool_error import ToolError
 
 PACKAGES = ("python3", "python3-pytest", "git", "ca-certificates", "openssh-client")
 # What minimal images leave out too: lists and archives of apt, documentation, translations, logs.
-_NOT_NEEDED = ("var/cache/apt", "var/lib/apt/lists", "usr/share/doc", "usr/share/man", "usr/share/locale", "usr/share/info")
+_NOT_NEEDED = (
+    "var/cache/apt",
+    "var/lib/apt/lists",
+    "usr/share/doc",
+    "usr/share/man",
+    "usr/share/locale",
+    "usr/share/info",
+)
 
 
 def key() -> str:
@@ -29,11 +36,13 @@ def key() -> str:
 
 def python_version() -> str:
     """The version of Python that the base gets (the one of this machine's distribution)."""
-    shown = subprocess.run(["apt-cache", "show", "python3"], capture_output=True, text=True, check=False).stdout
+    shown = subprocess.run(
+        ["apt-cache", "show", "python3"], capture_output=True, text=True, check=False
+    ).stdout
     for line in shown.splitlines():
         if line.startswith("Version: "):
             return ".".join(line.removeprefix("Version: ").split(".")[:2])
-    raise Failure("apt does not know the package python3: run `apt-get update`.")
+    raise ToolError("apt does not know the package python3: run `apt-get update`.")
 
 
 def write_archive(archive: Path) -> None:
@@ -65,12 +74,20 @@ def _codename() -> str:
         name, _, value = line.partition("=")
         if name == "VERSION_CODENAME":
             return value.strip('"')
-    raise Failure("This distribution has no code name in /etc/os-release: build the images with Docker instead.")
+    raise ToolError(
+        "This distribution has no code name in /etc/os-release: build the images with Docker instead."
+    )
 
 
 def _mirror(codename: str) -> str:
     shown = subprocess.run(
-        ["apt-get", "indextargets", "--format", "$(REPO_URI) $(RELEASE) $(COMPONENT)", "Created-By: Packages"],
+        [
+            "apt-get",
+            "indextargets",
+            "--format",
+            "$(REPO_URI) $(RELEASE) $(COMPONENT)",
+            "Created-By: Packages",
+        ],
         capture_output=True,
         text=True,
         check=False,
@@ -79,7 +96,9 @@ def _mirror(codename: str) -> str:
         uri, release, component = [*line.split(), "", "", ""][:3]
         if release == codename and component == "main":
             return uri
-    raise Failure(f"apt has no source for {codename} main: add the distribution's own to /etc/apt/sources.list.")
+    raise ToolError(
+        f"apt has no source for {codename} main: add the distribution's own to /etc/apt/sources.list."
+    )
 
 
 def _with_proxies() -> dict[str, str]:

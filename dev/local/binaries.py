@@ -1,6 +1,6 @@
 """The native cluster's binaries, built from Go modules once per machine into the cache.
 
-Each component has a folder named after a hash of all that goes into it, so that a change builds anew and nothing else does.
+Each component has a folder named after a hash of all that goes into it, so that only a change builds anew.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from pathlib import Path
 from typing import Literal
 
 from dev.local import prerequisites
-from dev.local.failure import Failure
 from dev.local.locations import REPOSITORY, SOURCES, cache
 from dev.local.progress import run_long, say
+from dev.local.tool_error import ToolError
 
 Component = Literal["kube", "addons", "runtime"]
 
 _ABOUT: dict[Component, str] = {
     "kube": "Building the Kubernetes binary (about 5 minutes on 2 cores, once per machine)",
-    "addons": "Building DNS, NetworkPolicy enforcement and volumes (about 2 minutes on 2 cores, once per machine)",
+    "addons": "Building DNS, network policies and volumes (about 2 minutes on 2 cores, once per machine)",
     "runtime": "Building containerd and runc (about 1 minute on 2 cores, once per machine)",
 }
 
@@ -67,7 +67,7 @@ def locked(path: Path, what: str) -> Iterator[None]:
 
 def _build(name: Component, folder: Path) -> None:
     if shutil.disk_usage(folder.parent).free < 6 << 30:
-        raise Failure(
+        raise ToolError(
             f"Building {name} needs 6 GiB free below {folder.parent}: make room or set XDG_CACHE_HOME."
         )
     partial = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=folder.parent))

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Protocol
 
 from dev.local import control_plane, current, kind, native
-from dev.local.failure import Failure
 from dev.local.kind import Run, run_quietly
 from dev.local.locations import cluster
+from dev.local.tool_error import ToolError
 
 CHOICES = ("auto", "native", "kind", "current")
 
@@ -42,10 +42,10 @@ def flavour(run: Run = run_quietly, which: Callable[[str], str | None] = shutil.
     """The kind of cluster to bring up here."""
     wish = os.environ.get("CLUSTER") or "auto"
     if wish not in CHOICES:
-        raise Failure(f"CLUSTER={wish} is not known: use one of {', '.join(CHOICES)}.")
+        raise ToolError(f"CLUSTER={wish} is not known: use one of {', '.join(CHOICES)}.")
     if wish == "kind" and not docker_answers(run, which):
-        raise Failure(
-            "CLUSTER=kind needs a Docker engine, and `docker info` fails: start it, or use CLUSTER=native as root."
+        raise ToolError(
+            "CLUSTER=kind needs a Docker engine, and `docker info` fails: start it, or set CLUSTER=native."
         )
     if wish != "auto":
         return wish
@@ -65,9 +65,9 @@ def wanted(name: str) -> Cluster:
     chosen = flavour()
     standing = recorded_flavour(name)
     if standing is not None and standing != chosen:
-        raise Failure(
-            f"The cluster {name} exists as {standing} and {chosen} is wanted: run `make clean-cluster` first, or use another "
-            "CLUSTER_NAME."
+        raise ToolError(
+            f"The cluster {name} exists as {standing} and {chosen} is wanted: run `make clean-cluster` "
+            "first, or use another CLUSTER_NAME."
         )
     return make(name, chosen)
 
@@ -95,4 +95,4 @@ class _NamedControlPlane(control_plane.ControlPlane):
         self.name = name
 
     def load_image(self, file: Path) -> None:
-        raise Failure(f"{file} cannot be loaded: a bare control plane runs no pods.")
+        raise ToolError(f"{file} cannot be loaded: a bare control plane runs no pods.")

@@ -22,19 +22,19 @@ from pathlib import Path
 from types import TracebackType
 
 from dev.local import binaries, credentials, prerequisites
-from dev.local.failure import Failure
 from dev.local.locations import cache, cluster, clusters
 from dev.local.recorded_process import RecordedProcess, all_recorded, start_recorded
+from dev.local.tool_error import ToolError
 
 FLAVOUR = "control-plane"
 START_TIMEOUT = 60.0
 
 
 class ControlPlane:
-    """An API server with its etcd. Without a name it is one of many and ends with the process that started it.
+    """An API server with its etcd. Without a name it is one of many and ends with its starter.
 
-    There are no controllers: nothing collects garbage, ends a namespace, or makes service accounts (so that the admission
-    of pods does not ask for one).
+    There are no controllers: nothing collects garbage, ends a namespace, or makes service accounts (so that the
+    admission of pods does not ask for one).
     """
 
     def __init__(self, name: str | None = None) -> None:
@@ -79,7 +79,7 @@ class ControlPlane:
             try:
                 self._start(kube)
                 return
-            except Failure as failure:
+            except ToolError as failure:
                 taken = "address already in use" in self._logs()
                 self.down()
                 if attempt == 3 or not taken:
@@ -89,7 +89,7 @@ class ControlPlane:
         """Ends both processes and removes all state."""
         for process in all_recorded(self.state):
             if not process.end():
-                raise Failure(
+                raise ToolError(
                     f"Process {process.pid} of a control plane does not end: see `ps -p {process.pid}`."
                 )
         if self.state.exists():
@@ -162,9 +162,9 @@ class ControlPlane:
             except (urllib.error.URLError, OSError):
                 pass
             if not all(process.alive() for process in all_recorded(self.state)):
-                raise Failure(f"The control plane ended while it was starting:\n{self._logs()[-2000:]}")
+                raise ToolError(f"The control plane ended while it was starting:\n{self._logs()[-2000:]}")
             if time.monotonic() > end:
-                raise Failure(
+                raise ToolError(
                     f"The control plane was not ready within {START_TIMEOUT:.0f} s:\n{self._logs()[-2000:]}"
                 )
             time.sleep(0.05)

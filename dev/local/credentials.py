@@ -7,8 +7,8 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from dev.local.failure import Failure
 from dev.local.locations import SOURCES
+from dev.local.tool_error import ToolError
 
 
 def make_certificates(folder: Path, node: str, addresses: Sequence[str]) -> None:
@@ -16,11 +16,11 @@ def make_certificates(folder: Path, node: str, addresses: Sequence[str]) -> None
     command = ["bash", str(SOURCES / "certificates.sh"), str(folder), node, ",".join(addresses)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     if done.returncode != 0:
-        raise Failure(f"Making the cluster's certificates failed: {done.stderr.strip()}")
+        raise ToolError(f"Making the cluster's certificates failed: {done.stderr.strip()}")
 
 
 def write_kubeconfig(path: Path, certificates: Path, user: str, server: str, name: str) -> None:
-    """Writes a kubeconfig that holds its certificates itself, readable by its owner alone and never half-written."""
+    """Writes a kubeconfig that holds its certificates itself: for its owner alone, never half-written."""
 
     def encoded(file: str) -> str:
         return base64.b64encode((certificates / file).read_bytes()).decode()

@@ -8,10 +8,10 @@ import shutil
 from pathlib import Path
 
 from dev.local import binaries
-from dev.local.failure import Failure
 from dev.local.kind import Run, run_quietly
 from dev.local.locations import cluster
 from dev.local.progress import say
+from dev.local.tool_error import ToolError
 
 FLAVOUR = "current"
 
@@ -20,14 +20,14 @@ def image_prefix() -> str:
     """What image names begin with, so that the cluster can pull what we push."""
     prefix = os.environ.get("IMAGE_PREFIX", "").strip().rstrip("/")
     if not prefix:
-        raise Failure(
+        raise ToolError(
             "CLUSTER=current needs IMAGE_PREFIX: set it to a registry and path you can push to (HOST/TEAM)."
         )
     return prefix
 
 
 class CurrentCluster:
-    """The current context, as it was when `up` was called: a later change of context does not move the tests elsewhere."""
+    """The context that was current at `up`: a later change of context does not move the tests elsewhere."""
 
     def __init__(self, name: str, run: Run = run_quietly) -> None:
         self.name = name
@@ -46,7 +46,7 @@ class CurrentCluster:
         kubectl = str(binaries.kubectl())
         shown = self._run([kubectl, "config", "view", "--minify", "--flatten", "--raw"])
         if shown.returncode != 0:
-            raise Failure(
+            raise ToolError(
                 "There is no current kubeconfig context: choose one with `kubectl config use-context`."
             )
         self.state.mkdir(parents=True, exist_ok=True)
@@ -54,7 +54,7 @@ class CurrentCluster:
         self.kubeconfig.touch(mode=0o600)
         self.kubeconfig.write_text(shown.stdout)
         if not self.running():
-            raise Failure(
+            raise ToolError(
                 "The current kubeconfig context does not answer: check it with `kubectl cluster-info`."
             )
         context = self._run([kubectl, "config", "current-context"]).stdout.strip()
@@ -67,6 +67,6 @@ class CurrentCluster:
 
     def load_image(self, file: Path) -> None:
         """Images are pushed when they are built; there is nothing to load."""
-        raise Failure(
+        raise ToolError(
             f"{file} cannot be loaded into a cluster that is not ours: push the image to a registry."
         )

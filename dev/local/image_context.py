@@ -1,7 +1,7 @@
 """Fills the folder that the images are built from: sources, unpacked dependencies, the agent's binary.
 
-All that needs a network or a compiler happens here, on the host, so that the same Dockerfile serves Docker and a build
-without any registry.
+All that needs a network or a compiler happens here, on the host, so that the same Dockerfile serves Docker and
+a build without any registry.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from dev.local import prerequisites
-from dev.local.failure import Failure
 from dev.local.locations import REPOSITORY, cache
 from dev.local.progress import run_long
+from dev.local.tool_error import ToolError
 
 PACKAGES = {
     "sandbox_api": "api/sandbox_api",
@@ -37,7 +37,11 @@ def requirements() -> list[str]:
 
 def sources_of_agent() -> list[Path]:
     """The files that the agent's binary is made of."""
-    return [f for f in _files(REPOSITORY / "agent") if f.suffix in {".go", ".mod", ".sum"} and "_test.go" not in f.name]
+    return [
+        f
+        for f in _files(REPOSITORY / "agent")
+        if f.suffix in {".go", ".mod", ".sum"} and "_test.go" not in f.name
+    ]
 
 
 def sources_of(package: str) -> list[Path]:
@@ -62,7 +66,9 @@ def fill(context: Path, architectures: Iterable[str], python: str) -> None:
         shutil.rmtree(context)
     context.mkdir(parents=True)
     for name, source in PACKAGES.items():
-        shutil.copytree(REPOSITORY / source, context / name, ignore=shutil.ignore_patterns("__pycache__", "*.pyc"))
+        shutil.copytree(
+            REPOSITORY / source, context / name, ignore=shutil.ignore_patterns("__pycache__", "*.pyc")
+        )
     for architecture in architectures:
         shutil.copy(_agent(architecture), context / f"agent-linux-{architecture}")
         shutil.copytree(_dependencies(architecture, python), context / f"packages-{architecture}")
@@ -89,13 +95,18 @@ def _agent(architecture: str) -> Path:
 
 
 def _dependencies(architecture: str, python: str) -> Path:
-    """The operator's dependencies as wheels unpacked into a folder, for another Python and machine than this one."""
+    """The operator's dependencies, unpacked into a folder, for the Python and the machine of the image."""
     wanted = requirements()
     folder = cache() / "images" / f"packages-{architecture}-{digest([python, *wanted], [])}"
     if folder.exists():
         return folder
-    if subprocess.run([sys.executable, "-m", "pip", "--version"], capture_output=True, check=False).returncode != 0:
-        raise Failure("pip is missing: run `make venv` first, and this with .venv/bin/python.")
+    if (
+        subprocess.run(
+            [sys.executable, "-m", "pip", "--version"], capture_output=True, check=False
+        ).returncode
+        != 0
+    ):
+        raise ToolError("pip is missing: run `make venv` first, and this with .venv/bin/python.")
     machine = _WHEEL_PLATFORMS[architecture]
     partial = Path(tempfile.mkdtemp(prefix=".packages-", dir=_made(folder.parent)))
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-compile", "--only-binary=:all:"]

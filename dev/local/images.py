@@ -1,4 +1,4 @@
-"""Builds the images for a cluster and brings them there; their names say their content, so nothing is built twice."""
+"""Builds images and brings them to a cluster; names say the content, so that nothing is built twice."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Literal
 
 from dev.local import base_tree, binaries, choice, current, image_context, kind, native, prerequisites
 from dev.local.archive import machine_architecture
-from dev.local.failure import Failure
 from dev.local.locations import REPOSITORY, cache
 from dev.local.progress import run_long, say
+from dev.local.tool_error import ToolError
 
 Image = Literal["operator", "workspace", "demo"]
 IMAGES: tuple[Image, ...] = ("demo", "workspace", "operator")
@@ -66,7 +66,9 @@ def _provide_native(target: native.NativeCluster) -> dict[str, str]:
     base = base_tree.key()
     names = {image: reference(image, base) for image in IMAGES}
     there = target.images()
-    missing = [image for image in IMAGES if f"docker.io/{names[image]}" not in there and names[image] not in there]
+    missing = [
+        image for image in IMAGES if f"docker.io/{names[image]}" not in there and names[image] not in there
+    ]
     builder: Buildah | None = None
     for image in missing:
         archive = _archive(names[image])
@@ -77,7 +79,7 @@ def _provide_native(target: native.NativeCluster) -> dict[str, str]:
         say(f"Loading the image {names[image]} into the cluster {target.name} …")
         target.load_image(archive)
         _keep_newest(image)
-    return dict(names)
+    return {str(image): name for image, name in names.items()}
 
 
 def _provide_docker(target: choice.Cluster) -> dict[str, str]:
@@ -98,7 +100,7 @@ def _provide_docker(target: choice.Cluster) -> dict[str, str]:
         elif isinstance(target, kind.KindCluster):
             load = [kind.program(), "load", "docker-image", name, "--name", target.kind_name]
             run_long(f"Loading the image {name} into kind", load, log, timeout=600)
-    return dict(names)
+    return {str(image): name for image, name in names.items()}
 
 
 def _push_with_buildah() -> dict[str, str]:
@@ -110,11 +112,11 @@ def _push_with_buildah() -> dict[str, str]:
         builder.build(image, name, base)
         say(f"Pushing the image {name} …")
         builder.push(name)
-    return dict(names)
+    return {str(image): name for image, name in names.items()}
 
 
 def _build_arguments(image: Image, python: str) -> list[str]:
-    """What Docker and buildah are told alike. The context is filled for each build: it is quick, and never stale."""
+    """What Docker and buildah are told alike. The context is filled for each build: quick, and never stale."""
     arguments = ["--file", str(_DOCKERFILES[image]), "--build-arg", f"TARGETARCH={machine_architecture()}"]
     if image == "demo":
         return [*arguments, str(_DOCKERFILES[image].parent)]
@@ -128,8 +130,13 @@ class Buildah:
     def __init__(self) -> None:
         prerequisites.need_root("Building images without a Docker engine")
         log = cache() / "images" / "packages.log"
-        prerequisites.need_packages(prerequisites.IMAGE_PACKAGES, "Building images without a Docker engine", log)
-        for driver in ("overlay", "vfs"):  # overlay is many times quicker, and not possible on every file system
+        prerequisites.need_packages(
+            prerequisites.IMAGE_PACKAGES, "Building images without a Docker engine", log
+        )
+        for driver in (
+            "overlay",
+            "vfs",
+        ):  # overlay is many times quicker, and not possible on every file system
             storage = cache() / "images" / f"buildah-{driver}"
             self._command = ["buildah", "--storage-driver", driver, "--root", str(storage / "root")]
             self._command += ["--runroot", str(storage / "run")]
@@ -139,7 +146,7 @@ class Buildah:
                 self._run("rm", probe.stdout.strip())
                 if mounted.returncode == 0:
                     return
-        raise Failure(f"buildah cannot make images here: {(probe.stderr or mounted.stderr).strip()[-300:]}")
+        raise ToolError(f"buildah cannot make images here: {(probe.stderr or mounted.stderr).strip()[-300:]}")
 
     def need_base(self, key: str) -> str:
         """The base image made from distribution packages, which is made if it is not there."""
@@ -180,9 +187,13 @@ class Buildah:
     def _run(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         environment = {**os.environ, "BUILDAH_ISOLATION": "chroot"}
         command = [*self._command, *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=1800, env=environment)
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=1800, env=environment
+        )
         if check and done.returncode != 0:
-            raise Failure(f"{done.stderr.strip()[-2000:]}\nbuildah {arguments[0]} failed: what it said is above.")
+            raise ToolError(
+                f"{done.stderr.strip()[-2000:]}\nbuildah {arguments[0]} failed: what it said is above."
+            )
         return done
 
 

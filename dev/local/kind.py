@@ -10,13 +10,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from dev.local import binaries, prerequisites
-from dev.local.failure import Failure
 from dev.local.locations import cache, cluster
 from dev.local.progress import run_long, say
+from dev.local.tool_error import ToolError
 
 FLAVOUR = "kind"
 VERSION = "v0.33.0"
-"""The one place that pins kind. Since v0.24 its default network enforces NetworkPolicy, which the tests need."""
+"""The one place that pins kind. Since v0.24 its network enforces NetworkPolicy, which the tests need."""
 
 Run = Callable[[Sequence[str]], "subprocess.CompletedProcess[str]"]
 
@@ -98,7 +98,7 @@ class KindCluster:
         """Deletes the cluster and its state."""
         done = self._run([self._kind(), "delete", "cluster", "--name", self.kind_name])
         if done.returncode != 0:
-            raise Failure(f"kind could not delete the cluster {self.kind_name}: {done.stderr.strip()[-300:]}")
+            raise ToolError(f"kind could not delete {self.kind_name}: {done.stderr.strip()[-300:]}")
         if self.state.exists():
             shutil.rmtree(self.state)
 
@@ -106,4 +106,4 @@ class KindCluster:
         """Imports an image archive into the cluster's node."""
         done = self._run([self._kind(), "load", "image-archive", str(file), "--name", self.kind_name])
         if done.returncode != 0:
-            raise Failure(f"Loading the image archive {file} into kind failed: {done.stderr.strip()[-500:]}")
+            raise ToolError(f"Loading {file} into kind failed: {done.stderr.strip()[-500:]}")

@@ -1,4 +1,4 @@
-"""Where the development tools keep things: always outside the clone, so that clones share what is expensive to build."""
+"""Where the development tools keep things: outside the clone, so that clones share what is expensive."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import re
 from pathlib import Path
 
-from dev.local.failure import Failure
+from dev.local.tool_error import ToolError
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SOURCES = REPOSITORY / "dev" / "cluster"
@@ -29,7 +29,7 @@ def cluster_name() -> str:
     """The name of the cluster that this shell works with."""
     name = os.environ.get("CLUSTER_NAME") or DEFAULT_NAME
     if not re.fullmatch(r"[a-z0-9]([a-z0-9-]{0,28}[a-z0-9])?", name):
-        raise Failure(
+        raise ToolError(
             f"CLUSTER_NAME {name!r} is no cluster name: use up to 30 small letters, digits and dashes."
         )
     return name

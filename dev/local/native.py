@@ -1,11 +1,13 @@
 """A single-node Kubernetes from our own binaries, in a PID, a mount and a network namespace of its own.
 
-Nothing of it is on the machine's interfaces but one loopback port, on which a forwarder hands connections to the API
-server inside. Whatever dies, the rest can be found: by recorded processes, the control group's name and the state folder.
+Nothing of it is on the machine's interfaces but one loopback port, on which a forwarder hands connections to the
+API server inside. Whatever dies, the rest can be found: by recorded processes, the control group's name and the
+state folder.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -16,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from dev.local import archive, binaries, credentials, prerequisites
-from dev.local.failure import Failure
 from dev.local.locations import SOURCES, cache, cluster
 from dev.local.progress import say
 from dev.local.recorded_process import RecordedProcess, all_recorded, start_recorded
+from dev.local.tool_error import ToolError
 
 FLAVOUR = "native"
 NODE = "node-1"
@@ -73,15 +75,16 @@ class NativeCluster:
         try:
             self._start_node(folders)
             self._start_forwarder(folders["ADDONS"])
-        except Failure as failure:
+        except ToolError as failure:
             self._stop()
             if kept:
-                raise Failure(
+                raise ToolError(
                     f"{failure} Its state is from an earlier run: `make clean-cluster` starts afresh."
                 ) from None
             raise
         say(
-            f"The cluster {self.name} is up after {time.monotonic() - begun:.1f} s: KUBECONFIG={self.kubeconfig}"
+            f"The cluster {self.name} is up after {time.monotonic() - begun:.1f} s: "
+            f"KUBECONFIG={self.kubeconfig}"
         )
 
     def down(self) -> None:
@@ -109,7 +112,7 @@ class NativeCluster:
         import_it = ["ctr", "-n", "k8s.io", "images", "import", "--local", str(file.resolve())]
         done = self.run_inside(import_it, timeout=300)
         if done.returncode != 0:
-            raise Failure(f"Loading the image archive {file} failed: {done.stderr.strip()[-500:]}")
+            raise ToolError(f"Loading the image archive {file} failed: {done.stderr.strip()[-500:]}")
 
     def images(self) -> set[str]:
         """The names of the images the node has."""
@@ -119,7 +122,7 @@ class NativeCluster:
         node = RecordedProcess.read(self.state, "node")
         first = node.children() if node and node.alive() else []
         if not first:
-            raise Failure(f"The cluster {self.name} is not up: start it with `make cluster`.")
+            raise ToolError(f"The cluster {self.name} is not up: start it with `make cluster`.")
         folders: dict[str, str] = self._settings()["binaries"]
         environment = {
             **os.environ,
@@ -229,12 +232,12 @@ class NativeCluster:
         while not (self.state / "ready").exists():
             if not node.alive():
                 tail = "\n".join(log.read_text(errors="replace").splitlines()[-10:])
-                raise Failure(
+                raise ToolError(
                     f"{tail}\nThe cluster {self.name} did not start; its logs are in {self.state / 'log'}."
                 )
             if time.monotonic() > end:
-                raise Failure(
-                    f"The cluster {self.name} did not start within {START_TIMEOUT:.0f} s; see {self.state / 'log'}."
+                raise ToolError(
+                    f"The cluster {self.name} did not start in {START_TIMEOUT:.0f} s; see {self.state / 'log'}."
                 )
             time.sleep(0.05)
 
@@ -242,7 +245,7 @@ class NativeCluster:
         node = RecordedProcess.read(self.state, "node")
         inside = node.children() if node else []
         if not inside:
-            raise Failure(
+            raise ToolError(
                 f"The cluster {self.name} ended while it was starting; see {self.state / 'log' / 'node.log'}."
             )
         file = self.state / "forwarder.address"
@@ -261,23 +264,23 @@ class NativeCluster:
                 return
             forwarder.end()
         log = self.state / "log" / "forwarder.log"
-        raise Failure(
+        raise ToolError(
             f"The API server could not be forwarded to a loopback address: {log.read_text().strip()[-300:]}"
         )
 
     def _stop(self) -> None:
-        """Ends every process and removes the control groups; mounts and interfaces go with their namespaces."""
+        """Ends all processes and removes control groups; mounts and interfaces go with their namespaces."""
         node = RecordedProcess.read(self.state, "node")
         if node and node.alive():
-            # Ending the first process inside makes the kernel end all others first; unshare, outside, then ends too.
+            # When the first process inside ends, the kernel ends all others; unshare, outside, then ends too.
             for first in node.children():
                 RecordedProcess.of(first).end()
             if not node.wait_for_end(30):
                 node.end()
         for process in all_recorded(self.state):
             if not process.end():
-                raise Failure(
-                    f"Process {process.pid} of the cluster {self.name} does not end: see `ps -p {process.pid}`."
+                raise ToolError(
+                    f"Process {process.pid} of the cluster {self.name} does not end: look at it with ps."
                 )
         self._remove_control_groups()
         for leftover in self.state.glob("*.process.json"):
@@ -295,15 +298,13 @@ class NativeCluster:
             ]
             for top in tops:
                 for folder, _, _ in os.walk(top, topdown=False):
-                    try:
+                    with contextlib.suppress(OSError):  # a process of it is still ending: tried again
                         Path(folder).rmdir()
-                    except OSError:
-                        pass  # a process of it is still ending: tried again below
             tops = [top for top in tops if top.is_dir()]
             if not tops:
                 return
             if time.monotonic() > end:
-                raise Failure(
+                raise ToolError(
                     f"The control group {tops[0]} cannot be removed: a process of it is still there."
                 )
             time.sleep(0.1)

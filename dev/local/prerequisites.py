@@ -1,4 +1,4 @@
-"""What the machine must have. What is missing is named in one sentence with its remedy, or installed where we may."""
+"""What the machine must have: what is missing is installed where we may, or named with its remedy."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 
-from dev.local.failure import Failure
 from dev.local.progress import run_long
+from dev.local.tool_error import ToolError
 
 GO = (1, 26)
 BUILD_PACKAGES = ("gcc", "libc6-dev", "libseccomp-dev")
@@ -31,16 +31,16 @@ IMAGE_PACKAGES = ("buildah", "debootstrap")
 def need_linux() -> None:
     """The native cluster is made of Linux namespaces."""
     if platform.system() != "Linux":
-        raise Failure(
-            f"The native cluster needs Linux, and this is {platform.system()}: start a Docker engine and use kind instead "
-            "(CLUSTER=kind)."
+        raise ToolError(
+            f"The native cluster needs Linux, and this is {platform.system()}: start a Docker engine and set "
+            "CLUSTER=kind."
         )
 
 
 def need_root(purpose: str) -> None:
     """Namespaces, mounts and control groups can only be made by root."""
     if os.geteuid() != 0:
-        raise Failure(
+        raise ToolError(
             f"{purpose} needs root: run the command with sudo, or start a Docker engine and set CLUSTER=kind."
         )
 
@@ -48,13 +48,17 @@ def need_root(purpose: str) -> None:
 def need_go() -> str:
     """The version of the Go compiler, which must be there and new enough."""
     if shutil.which("go") is None:
-        raise Failure(f"Go is missing: install Go {GO[0]}.{GO[1]} or newer and put its bin folder into PATH.")
+        raise ToolError(
+            f"Go is missing: install Go {GO[0]}.{GO[1]} or newer and put its bin folder into PATH."
+        )
     version = subprocess.run(
         ["go", "env", "GOVERSION"], capture_output=True, text=True, check=False
     ).stdout.strip()
     match = re.match(r"go(\d+)\.(\d+)", version)
     if match is None or (int(match[1]), int(match[2])) < GO:
-        raise Failure(f"Go is too old ({version or 'version unknown'}): install Go {GO[0]}.{GO[1]} or newer.")
+        raise ToolError(
+            f"Go is too old ({version or 'version unknown'}): install Go {GO[0]}.{GO[1]} or newer."
+        )
     return version
 
 
@@ -62,7 +66,7 @@ def need_command(name: str, remedy: str) -> str:
     """The path of a program that must be there."""
     path = shutil.which(name)
     if path is None:
-        raise Failure(f"{name} is missing: {remedy}.")
+        raise ToolError(f"{name} is missing: {remedy}.")
     return path
 
 
@@ -73,11 +77,11 @@ def need_packages(packages: Iterable[str], purpose: str, log: Path) -> None:
         return
     names = " ".join(missing)
     if shutil.which("apt-get") is None:
-        raise Failure(
+        raise ToolError(
             f"{purpose} needs {names}: there is no apt-get here, so install them (or their like) by hand."
         )
     if os.geteuid() != 0:
-        raise Failure(f"{purpose} needs {names}: install them with `sudo apt-get install {names}`.")
+        raise ToolError(f"{purpose} needs {names}: install them with `sudo apt-get install {names}`.")
     script = f"apt-get update -qq && apt-get install -y -qq --no-upgrade --no-install-recommends {names}"
     run_long(
         f"Installing the Debian packages {names}",

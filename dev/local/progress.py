@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from dev.local.failure import Failure
+from dev.local.tool_error import ToolError
 
 HEARTBEAT = 20.0
 
@@ -27,7 +27,7 @@ def run_long(
     cwd: Path | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> None:
-    """Runs a command that takes long: a line now and then, its output in a file, whose end is shown if it fails."""
+    """Runs a long command: says so now and then; its output goes to a file, whose end is shown if it fails."""
     say(f"{step} …")
     log.parent.mkdir(parents=True, exist_ok=True)
     begun = time.monotonic()
@@ -49,7 +49,7 @@ def run_long(
                 except subprocess.TimeoutExpired:
                     now = time.monotonic()
                     if now - begun > timeout:
-                        raise Failure(
+                        raise ToolError(
                             f"{step}: not done after {timeout:.0f} s; its output is in {log}."
                         ) from None
                     if now - told > HEARTBEAT:
@@ -61,5 +61,5 @@ def run_long(
                 process.wait()
     if code != 0:
         tail = "\n".join(log.read_text(errors="replace").splitlines()[-25:])
-        raise Failure(f"{tail}\n{step}: failed with exit code {code}; the whole output is in {log}.")
+        raise ToolError(f"{tail}\n{step}: failed with exit code {code}; the whole output is in {log}.")
     say(f"  done in {time.monotonic() - begun:.0f} s")

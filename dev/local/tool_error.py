@@ -3,5 +3,5 @@
 from __future__ import annotations
 
 
-class Failure(Exception):
+class ToolError(Exception):
     """Something is missing or went wrong; the message is one clear sentence with the remedy."""
