@@ -33,8 +33,8 @@ START_TIMEOUT = 60.0
 class ControlPlane:
     """An API server with its etcd. Without a name it is one of many and ends with its starter.
 
-    There are no controllers: nothing collects garbage, ends a namespace, or makes service accounts (so that the
-    admission of pods does not ask for one).
+    There are no controllers: nothing collects garbage, ends a namespace, or makes service accounts (so that
+    the admission of pods does not ask for one).
     """
 
     def __init__(self, name: str | None = None) -> None:

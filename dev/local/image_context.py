@@ -1,6 +1,6 @@
 """Fills the folder that the images are built from: sources, unpacked dependencies, the agent's binary.
 
-All that needs a network or a compiler happens here, on the host, so that the same Dockerfile serves Docker and
+All that needs a network or a compiler happens here, on the host, so that one Dockerfile serves Docker and
 a build without any registry.
 """
 

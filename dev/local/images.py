@@ -116,7 +116,7 @@ def _push_with_buildah() -> dict[str, str]:
 
 
 def _build_arguments(image: Image, python: str) -> list[str]:
-    """What Docker and buildah are told alike. The context is filled for each build: quick, and never stale."""
+    """What Docker and buildah are told alike. The context is filled for each: quick, never stale."""
     arguments = ["--file", str(_DOCKERFILES[image]), "--build-arg", f"TARGETARCH={machine_architecture()}"]
     if image == "demo":
         return [*arguments, str(_DOCKERFILES[image].parent)]

@@ -1,8 +1,8 @@
 """A single-node Kubernetes from our own binaries, in a PID, a mount and a network namespace of its own.
 
-Nothing of it is on the machine's interfaces but one loopback port, on which a forwarder hands connections to the
-API server inside. Whatever dies, the rest can be found: by recorded processes, the control group's name and the
-state folder.
+Nothing of it is on the machine's interfaces but one loopback port, on which a forwarder hands connections
+to the API server inside. Whatever dies, the rest can be found: by recorded processes, the control group's
+name and the state folder.
 """
 
 from __future__ import annotations
@@ -237,7 +237,7 @@ class NativeCluster:
                 )
             if time.monotonic() > end:
                 raise ToolError(
-                    f"The cluster {self.name} did not start in {START_TIMEOUT:.0f} s; see {self.state / 'log'}."
+                    f"The cluster {self.name} did not start in {START_TIMEOUT:.0f} s: see {self.state}/log."
                 )
             time.sleep(0.05)
 

@@ -27,7 +27,7 @@ def run_long(
     cwd: Path | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> None:
-    """Runs a long command: says so now and then; its output goes to a file, whose end is shown if it fails."""
+    """Runs a long command, says so now and then, and shows the end of its output if it fails."""
     say(f"{step} …")
     log.parent.mkdir(parents=True, exist_ok=True)
     begun = time.monotonic()
