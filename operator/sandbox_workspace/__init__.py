@@ -1,1 +1,1 @@
-"""What runs inside the containers of a sandbox pod that are ours: materialize. Starts fast, imports little."""
+"""What runs inside the containers of a sandbox pod that are ours. Starts fast, imports little."""
