@@ -27,7 +27,7 @@ def install_agent(binary: Path, directory: Path) -> None:
             os.fchmod(target.fileno(), MODE)
     finally:
         os.close(source)
-    os.replace(temporary, directory / NAME)
+    temporary.replace(directory / NAME)
 
 
 def agent_missing(directory: Path) -> bool:

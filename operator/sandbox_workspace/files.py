@@ -44,7 +44,7 @@ class Workspace:
         empty_directory(self._fd)
 
     def set_root_mode(self) -> None:
-        """Mode of the root itself, which the kubelet owns when the volume has a group: then it stays as it is."""
+        """Give the root itself its mode; where the kubelet owns it, for the pod's group, it stays."""
         try:
             os.fchmod(self._fd, PARENT_MODE)
         except PermissionError:
@@ -60,7 +60,7 @@ class Workspace:
         self.make_directory(segments[:-1])
 
     def write_file(self, segments: Segments, chunks: Iterable[bytes], mode: int) -> int:
-        """Write a file with exactly these bytes and this mode, in place of a regular file; return its size."""
+        """Write a file of these bytes and this mode, in place of a regular one; return its size."""
         size = 0
         with self._directory(segments[:-1]) as parent:
             name = segments[-1]
@@ -104,19 +104,11 @@ class Workspace:
         Raises:
             NotADirectoryError, FileNotFoundError, OSError: where `below` is no directory.
         """
-        top = os.open(source, _DIRECTORY)
-        try:
-            from_parent = _descend(top, below[:-1])
-        except BaseException:
-            os.close(top)
-            raise
-        try:
+        with _existing(source, below[:-1]) as from_parent:
             os.close(os.open(below[-1], _DIRECTORY, dir_fd=from_parent))
             self.check_free(segments)
             with self._directory(segments[:-1]) as parent:
                 os.rename(below[-1], segments[-1], src_dir_fd=from_parent, dst_dir_fd=parent)
-        finally:
-            os.close(from_parent)
 
     @contextmanager
     def _directory(self, segments: Segments) -> Iterator[int]:
@@ -157,17 +149,18 @@ def _enter(parent: int, segments: Segments, name: bytes) -> int:
     return directory
 
 
-def _descend(top: int, segments: Segments) -> int:
-    """Walk down directories that must exist; closes `top` unless it fails on the way."""
-    current = top
-    for name in segments:
-        following = os.open(name, _DIRECTORY, dir_fd=current)
-        if current != top:
+@contextmanager
+def _existing(top: Path, segments: Segments) -> Iterator[int]:
+    """An open directory that must exist beneath another."""
+    current = os.open(top, _DIRECTORY)
+    try:
+        for name in segments:
+            following = os.open(name, _DIRECTORY, dir_fd=current)
             os.close(current)
-        current = following
-    if current != top:
-        os.close(top)
-    return current
+            current = following
+        yield current
+    finally:
+        os.close(current)
 
 
 def _lstat(parent: int, name: bytes) -> os.stat_result | None:

@@ -1,5 +1,4 @@
-"""Repositories: one clone at depth 1, from an untrusted host, into a hidden place beside the entry, then moved
-there.
+"""Repositories: one clone at depth 1, from an untrusted host, in a hidden place, then moved to its own.
 
 The usual case is one git process and one connection: `git clone --branch` looks for a branch before a tag,
 as people expect. Only a commit id or a full name (refs/…) takes the longer way of init, fetch and checkout.
@@ -146,7 +145,7 @@ def _clone(git: _Git, ref: str | None, *, checkout: bool) -> None:
     if failure.reason is Reason.GIT_REF_NOT_FOUND and ref is not None and _SHORT_COMMIT.fullmatch(ref):
         failure = MaterializeError(
             failure.reason,
-            f"There is no branch or tag {ref}; if it is a commit, write all of its characters.",
+            f"There is no branch or tag {ref}; a commit is written in full.",
         )
     raise failure
 

@@ -72,7 +72,7 @@ def prepare_access(url: GitUrl, credentials: Path | None, ca: Path | None, priva
     if credentials is None:
         if url.scheme == "ssh":
             raise _refused(
-                "A repository by ssh needs credentialsSecretRef with keys ssh-privatekey and known_hosts."
+                "A repository by ssh needs credentialsSecretRef with the keys ssh-privatekey and known_hosts."
             )
         return Access(settings)
     keys = _keys(credentials)
@@ -112,8 +112,8 @@ def _ssh_access(url: GitUrl, directory: Path, keys: frozenset[str], private: Pat
         )
     if "known_hosts" not in keys:
         raise _refused(
-            "The Secret of credentialsSecretRef has no key known_hosts, so that the host could not be told from"
-            f" another; add the line that `ssh-keyscan {url.host}` prints, once you have checked it."
+            "The Secret of credentialsSecretRef has no key known_hosts, so that the host could not be told"
+            f" from another; add the line that `ssh-keyscan {url.host}` prints, once you have checked it."
         )
     text = _read(directory / "ssh-privatekey").replace("\r\n", "\n")
     identity = private / "identity"
@@ -145,11 +145,8 @@ def _join_authorities(ca: Path, private: Path) -> Path:
         ) from None
     if b"-----BEGIN CERTIFICATE-----" not in own:
         raise _refused("The key named by caConfigMapRef holds no PEM certificate.")
-    configured = (os.environ.get("GIT_SSL_CAINFO"), os.environ.get("SSL_CERT_FILE"))
-    system = next(
-        (path for path in map(Path, filter(None, (*configured, *_SYSTEM_AUTHORITIES))) if path.is_file()),
-        None,
-    )
+    configured = filter(None, (os.environ.get("GIT_SSL_CAINFO"), os.environ.get("SSL_CERT_FILE")))
+    system = next((path for path in map(Path, (*configured, *_SYSTEM_AUTHORITIES)) if path.is_file()), None)
     joined = private / "authorities.pem"
     joined.write_bytes((system.read_bytes() + b"\n" if system else b"") + own + b"\n")
     return joined

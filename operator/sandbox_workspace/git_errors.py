@@ -34,8 +34,8 @@ _RULES = (
         "The workspace's volume is full.",
     ),
     _rule(
-        r"fsck error|is not a valid tree|invalid path '|: (?:hasDot|hasDotdot|hasDotgit|fullPathname|gitmodules"
-        r"|symlinkTarget|duplicateEntries|treeNotSorted)",
+        r"fsck error|is not a valid tree|invalid path '"
+        r"|: (?:hasDot|hasDotdot|hasDotgit|fullPathname|gitmodules|symlinkTarget|duplicateEntries)",
         Reason.GIT_REFUSED,
         "The repository holds objects that git's checks refuse.",
     ),
@@ -81,8 +81,8 @@ _RULES = (
         "There is no such repository on the host.",
     ),
     _rule(
-        r"remote branch .* not found|couldn't find remote ref|not our ref|want \S+ not valid|unadvertised object"
-        r"|invalid refspec",
+        r"remote branch .* not found|couldn't find remote ref|not our ref|want \S+ not valid"
+        r"|unadvertised object|invalid refspec",
         Reason.GIT_REF_NOT_FOUND,
         "The repository has no such branch, tag or commit.",
     ),
@@ -93,8 +93,8 @@ _RULES = (
         retryable=True,
     ),
     _rule(
-        r"could not resolve|unable to look up|failed to connect|couldn't connect|could not connect|unable to connect"
-        r"|connection refused|connection timed out|no route to host|network is unreachable",
+        r"could not resolve|unable to look up|failed to connect|couldn't connect|could not connect"
+        r"|unable to connect|connection refused|connection timed out|no route to host|network is unreachable",
         Reason.GIT_HOST_UNREACHABLE,
         "The host cannot be reached.",
         retryable=True,
@@ -112,8 +112,8 @@ _RULES = (
         retryable=True,
     ),
     _rule(
-        r"hung up|early eof|connection reset|connection closed|rpc failed|empty reply|unexpected disconnect|broken pipe"
-        r"|GnuTLS|gnutls_handshake|SSL_|could not read from remote",
+        r"hung up|early eof|connection reset|connection closed|rpc failed|empty reply|broken pipe"
+        r"|unexpected disconnect|GnuTLS|gnutls_handshake|SSL_|could not read from remote",
         Reason.GIT_FAILED,
         "The connection to the host broke.",
         retryable=True,
@@ -131,8 +131,8 @@ def classify(err: str, *, with_credentials: bool) -> MaterializeError:
     sentence = rule.sentence
     if rule.reason is Reason.GIT_AUTHENTICATION_FAILED and not with_credentials:
         sentence = (
-            "The host asks for credentials: the repository is private (then name a Secret in credentialsSecretRef),"
-            " or it does not exist."
+            "The host asks for credentials: the repository is private (then name a Secret in"
+            " credentialsSecretRef), or it does not exist."
         )
     detail = _telling_line(own, rule.pattern)
     if detail:

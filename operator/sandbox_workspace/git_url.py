@@ -1,6 +1,4 @@
-"""URLs of repositories, parsed by one strict expression, so that git and this package cannot read them
-differently.
-"""
+"""URLs of repositories, parsed by one strict expression that git cannot read differently."""
 
 import re
 from dataclasses import dataclass
@@ -47,7 +45,8 @@ def parse_git_url(text: str, insecure_hosts: frozenset[str]) -> GitUrl:
     match = _URL.fullmatch(text) if len(text) <= _MAX_URL and text.isprintable() else None
     if match is None:
         raise _refused(
-            "The URL of a repository has the form https://host/path or ssh://host/path, without query or fragment."
+            "The URL of a repository has the form https://host/path or ssh://host/path,"
+            " without query or fragment."
         )
     scheme, user, host = match["scheme"], match["user"], match["host"]
     port = int(match["port"]) if match["port"] else _DEFAULT_PORTS.get(scheme, 0)

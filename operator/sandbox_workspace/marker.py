@@ -5,7 +5,6 @@ process, a rebooted node). Only the marker tells that from a first start.
 """
 
 import json
-import os
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -47,8 +46,8 @@ class Marker:
 def read_marker(directory: Path) -> Marker | None:
     """The marker of an earlier run; None at a pod's first.
 
-    One that cannot be read counts as `started`: the write is one rename, so only a node that lost power within
-    seconds of it leaves such a thing, and what stood in the workspace then is not whole either.
+    One that cannot be read counts as `started`: the write is one rename, so only a node that lost power
+    within seconds of it leaves such a thing, and what stood in the workspace then is not whole either.
     """
     try:
         content = (directory / NAME).read_bytes()
@@ -68,7 +67,7 @@ def write_marker(directory: Path, marker: Marker) -> None:
     temporary = directory / f".{NAME}.new"
     temporary.write_text(json.dumps(marker.to_json()))
     temporary.chmod(0o644)
-    os.replace(temporary, directory / NAME)
+    temporary.replace(directory / NAME)
 
 
 def _parse_receipt(document: dict[str, Any]) -> Receipt:

@@ -55,7 +55,7 @@ def materialize(plan: Plan, pod_uid: str, places: Places) -> Receipt:
 def _check(marker: Marker, plan: Plan, places: Places) -> Receipt:
     """A run over a living workspace, which is left alone.
 
-    Even where the plan has become another one: what people and agents have made there since cannot be made again.
+    Even where the plan has become another one: what was made there since cannot be made again.
     """
     if marker.digest != plan.digest:
         log("The plan is not the one that this workspace was filled from; the workspace stays as it is")
@@ -110,7 +110,7 @@ def _copy_source(entry: SourceFile, workspace: Workspace, sources: Path) -> int:
         descriptor = os.open(sources / entry.source, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except (FileNotFoundError, NotADirectoryError):
         raise MaterializeError(
-            Reason.SOURCE_NOT_FOUND, f"{entry.source_name}, is not there.", retryable=True
+            Reason.SOURCE_NOT_FOUND, f"{entry.source_name} is not there.", retryable=True
         ) from None
     try:
         return workspace.write_file(entry.segments, read_chunks(descriptor), entry.mode)
