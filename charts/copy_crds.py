@@ -37,6 +37,8 @@ def _contents(folder: Path) -> dict[str, bytes]:
 if __name__ == "__main__":
     if "--check" in sys.argv[1:]:
         if changed := differences():
-            sys.exit(f"The chart's CRDs differ from crds/ ({', '.join(changed)}): run python3 charts/copy_crds.py.")
+            sys.exit(
+                f"The chart's CRDs differ from crds/ ({', '.join(changed)}): run python3 charts/copy_crds.py."
+            )
     else:
         copy()

@@ -1,4 +1,7 @@
-"""One bare API server for all tests of the chart."""
+"""One bare API server for all tests of the chart.
+
+Not the one that other tests share: Helm refuses CRDs that it did not make, and the chart's policies would reach them.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +14,11 @@ from tests.chart.release import NAMESPACE, Cluster
 
 
 @pytest.fixture(scope="session")
-def cluster() -> Iterator[Cluster]:
-    """An API server with the namespaces that the value sets name."""
+def api_server() -> Iterator[Cluster]:
+    """An API server with the namespaces that the value sets name; it warns of pods that are not restricted."""
     with ControlPlane() as control_plane:
-        cluster = Cluster(control_plane.kubeconfig)
+        server = Cluster(control_plane.kubeconfig)
         for namespace in (NAMESPACE, "team-a", "team-b"):
-            cluster.must("create", "namespace", namespace)
-        yield cluster
+            server.must("create", "namespace", namespace)
+        server.must("label", "namespace", NAMESPACE, "pod-security.kubernetes.io/warn=restricted")
+        yield server

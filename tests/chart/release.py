@@ -15,7 +15,8 @@ CHART = Path(__file__).resolve().parents[2] / "charts" / "sandbox-operator"
 RELEASE = "sandbox-operator"
 NAMESPACE = "sandbox-system"
 VALUE_SETS = {
-    file.stem: yaml.safe_load(file.read_text()) for file in sorted((Path(__file__).parent / "values").glob("*.yaml"))
+    file.stem: yaml.safe_load(file.read_text())
+    for file in sorted((Path(__file__).parent / "values").glob("*.yaml"))
 }
 
 Object = dict[str, Any]

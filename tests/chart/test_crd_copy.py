@@ -30,4 +30,6 @@ def test_what_is_rendered_differs_in_labels_and_annotations_alone() -> None:
     assert rendered, "crds/ is empty"
     for name, crd in rendered.items():
         assert crd["spec"] == source[name]["spec"]
-        assert crd["metadata"]["annotations"].items() >= source[name]["metadata"].get("annotations", {}).items()
+        assert (
+            crd["metadata"]["annotations"].items() >= source[name]["metadata"].get("annotations", {}).items()
+        )

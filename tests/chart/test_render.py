@@ -33,9 +33,7 @@ def test_lints_strictly(values: Object) -> None:
 @each_value_set
 def test_every_object_is_complete_and_there_once(values: Object) -> None:
     objects = render(values)
-    keys = [
-        (each["kind"], each["metadata"].get("namespace"), each["metadata"]["name"]) for each in objects
-    ]
+    keys = [(each["kind"], each["metadata"].get("namespace"), each["metadata"]["name"]) for each in objects]
     assert len(keys) == len(set(keys))
     for each in objects:
         assert each["apiVersion"]
@@ -123,9 +121,7 @@ def test_service_account_names_agree() -> None:
         for account in of_kind(objects, "ServiceAccount"):
             assert account["metadata"]["name"] == name
         for binding in of_kind(objects, "RoleBinding", "ClusterRoleBinding"):
-            assert binding["subjects"] == [
-                {"kind": "ServiceAccount", "name": name, "namespace": NAMESPACE}
-            ]
+            assert binding["subjects"] == [{"kind": "ServiceAccount", "name": name, "namespace": NAMESPACE}]
 
 
 def test_a_service_account_that_is_not_made_must_be_named() -> None:

@@ -1,0 +1,103 @@
+"""The chart on a real API server: every object is accepted, and install, upgrade and uninstall do what they say."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import helm_python
+import pytest
+import yaml
+
+from tests.chart.release import CHART, NAMESPACE, RELEASE, VALUE_SETS, Cluster, Object, of_kind, render
+
+pytestmark = pytest.mark.apiserver
+
+SANDBOX = {
+    "apiVersion": "sandbox-operator.dev/v1alpha1",
+    "kind": "Sandbox",
+    "metadata": {"name": "left-behind", "finalizers": ["sandbox-operator.dev/cleanup"]},
+    "spec": {"manifest": {"entries": {"a.md": {"file": {"content": "a"}}}}},
+}
+
+
+@pytest.mark.parametrize("values", VALUE_SETS.values(), ids=VALUE_SETS)
+def test_the_api_server_accepts_every_object(api_server: Cluster, values: Object) -> None:
+    """Strictly, and without a warning: none about unknown fields, none about pods that are not restricted."""
+    documents = yaml.safe_dump_all(render(values))
+    done = api_server.kubectl(
+        *("apply", "--server-side", "--dry-run=server", "--validate=strict", "-f", "-"), stdin=documents
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Warning" not in done.stderr
+
+
+@pytest.fixture
+def helm(api_server: Cluster) -> Iterator[helm_python.Config]:
+    """Helm, with nothing of ours in the cluster before and after."""
+    with api_server.helm() as helm:
+        yield helm
+        helm.uninstall(RELEASE, ignore_not_found=True)
+    crds = [each["metadata"]["name"] for each in of_kind(render(), "CustomResourceDefinition")]
+    api_server.kubectl("delete", "crd", "--ignore-not-found", "--wait=false", *crds)
+
+
+def crds(server: Cluster) -> set[str]:
+    lines = server.must("get", "crd", "-o", "name").split()
+    return {line.split("/", 1)[1] for line in lines}
+
+
+def test_install_upgrade_uninstall(api_server: Cluster, helm: helm_python.Config) -> None:
+    helm.install(CHART, RELEASE, {"operator": {"replicas": 0}})
+    ours = {each["metadata"]["name"] for each in of_kind(render(), "CustomResourceDefinition")}
+    assert "sandboxes.sandbox-operator.dev" in ours <= crds(api_server)
+    helm.upgrade(CHART, RELEASE, {"operator": {"replicas": 2}, "watchNamespaces": ["team-a"]})
+    assert api_server.must("-n", NAMESPACE, "get", "pdb", "-o", "name")
+    assert "sandbox-operator" not in api_server.must("get", "clusterrolebinding", "-o", "name")
+    helm.upgrade(CHART, RELEASE, {}, reset_values=True)
+    assert not api_server.must("-n", NAMESPACE, "get", "pdb", "-o", "name")
+    helm.uninstall(RELEASE)
+    left = api_server.must(
+        *("get", "deployments,serviceaccounts,networkpolicies,roles,rolebindings", "-n", NAMESPACE),
+        *("-o", "name", "-l", "app.kubernetes.io/part-of=sandbox-operator"),
+    )
+    left += api_server.must(
+        *(
+            "get",
+            "clusterroles,clusterrolebindings,validatingadmissionpolicies,validatingadmissionpolicybindings",
+        ),
+        *("-o", "name", "-l", "app.kubernetes.io/part-of=sandbox-operator"),
+    )
+    assert left == ""
+    assert ours <= crds(api_server), "crds.keep is the default"
+
+
+def test_sandboxes_outlive_the_release_and_can_be_released(
+    api_server: Cluster, helm: helm_python.Config, tmp_path: Path
+) -> None:
+    """What docs/install.md says of sandboxes that are deleted while no operator runs, with the command it gives."""
+    helm.install(CHART, RELEASE)
+    api_server.must("wait", "--for=condition=Established", "crd/sandboxes.sandbox-operator.dev")
+    for namespace in ("team-a", "team-b"):
+        api_server.must("-n", namespace, "create", "-f", "-", stdin=yaml.safe_dump(SANDBOX))
+    helm.uninstall(RELEASE)
+    helm.install(CHART, RELEASE)  # under the same name it takes the CRDs up again
+    helm.uninstall(RELEASE)
+    everywhere = ("sandboxes.sandbox-operator.dev", "--all-namespaces")
+    api_server.must("delete", *everywhere, "--all", "--wait=false")
+    assert api_server.must("get", *everywhere, "-o", "name").count("left-behind") == 2
+    text = (CHART.parents[1] / "docs" / "install.md").read_text()
+    (command,) = re.findall(r"<!-- test: release -->\n```sh\n(.*?)```", text, re.DOTALL)
+    (tmp_path / "kubectl").symlink_to(api_server.kubectl_program)
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "KUBECONFIG": str(api_server.kubeconfig)}
+    subprocess.run(["sh", "-euc", command], env=environment, check=True, timeout=60)
+    assert api_server.must("get", *everywhere, "-o", "name") == ""
+
+
+def test_crds_go_with_the_release_when_told_so(api_server: Cluster, helm: helm_python.Config) -> None:
+    helm.install(CHART, RELEASE, {"crds": {"keep": False}})
+    helm.uninstall(RELEASE, wait="watcher")
+    assert not any(name.endswith("sandbox-operator.dev") for name in crds(api_server))
