@@ -1,6 +1,6 @@
 """One bare API server for all tests of the chart.
 
-Not the one that other tests share: Helm refuses CRDs that it did not make, and the chart's policies would reach them.
+Not the one that other tests share: Helm refuses CRDs that it did not make, and the policies would reach them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tests.chart.release import NAMESPACE, Cluster
 
 @pytest.fixture(scope="session")
 def api_server() -> Iterator[Cluster]:
-    """An API server with the namespaces that the value sets name; it warns of pods that are not restricted."""
+    """The namespaces of the value sets are there; pods that are not restricted are warned of."""
     with ControlPlane() as control_plane:
         server = Cluster(control_plane.kubeconfig)
         for namespace in (NAMESPACE, "team-a", "team-b"):

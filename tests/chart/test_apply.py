@@ -1,4 +1,4 @@
-"""The chart on a real API server: every object is accepted, and install, upgrade and uninstall do what they say."""
+"""The chart on a real API server: objects are accepted; install, upgrade and uninstall do what they say."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_install_upgrade_uninstall(api_server: Cluster, helm: helm_python.Config
 def test_sandboxes_outlive_the_release_and_can_be_released(
     api_server: Cluster, helm: helm_python.Config, tmp_path: Path
 ) -> None:
-    """What docs/install.md says of sandboxes that are deleted while no operator runs, with the command it gives."""
+    """The command that docs/install.md gives for sandboxes that are deleted while no operator runs."""
     helm.install(CHART, RELEASE)
     api_server.must("wait", "--for=condition=Established", "crd/sandboxes.sandbox-operator.dev")
     for namespace in ("team-a", "team-b"):

@@ -100,7 +100,7 @@ def test_crds_are_kept_unless_told_otherwise() -> None:
 
 
 def test_namespaces_bound_everything() -> None:
-    """With watchNamespaces the operator has no cluster-wide right, and nothing of the release need be cluster-wide."""
+    """With watchNamespaces the operator has no cluster-wide right, and nothing else needs one."""
     objects = render(VALUE_SETS["namespaced"])
     assert not {each["kind"] for each in objects} & CLUSTER_SCOPED
     assert {each["metadata"]["namespace"] for each in of_kind(objects, "RoleBinding")} == {
