@@ -47,7 +47,7 @@ def cluster() -> RunningCluster:
         standing = choice.existing(cluster_name())
         if standing is None or not standing.running():
             pytest.fail(
-                f"The cluster {cluster_name()} is not up: run `make cluster` (or SANDBOX_TEST_SKIP_CLUSTER=1).",
+                f"The cluster {cluster_name()} is not up: `make cluster` (or SANDBOX_TEST_SKIP_CLUSTER=1).",
                 pytrace=False,
             )
         kubeconfig = standing.kubeconfig

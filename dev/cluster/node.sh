@@ -52,7 +52,14 @@ fi
 ip link set lo up
 ip addr replace "$NODE_IP/32" dev lo
 ip route replace "$SERVICE_CIDR" dev lo src "$NODE_IP"
-for setting in net.ipv4.ip_forward net.bridge.bridge-nf-call-iptables; do sysctl -qw "$setting=1" 2> /dev/null || true; done
+# Without this module what pods say to each other over the bridge is seen neither by services nor by policies.
+modprobe -a br_netfilter overlay nf_conntrack nfnetlink_queue xt_NFQUEUE 2> /dev/null || true # or they are built in
+for setting in net.ipv4.ip_forward net.bridge.bridge-nf-call-iptables; do
+  if ! sysctl -qw "$setting=1"; then
+    echo "The kernel has no $setting: load the module br_netfilter." >&2
+    exit 1
+  fi
+done
 
 # NetworkPolicy: each new connection of a pod is put before "addons netpol", also those to the node itself (INPUT).
 # By xtables, since a kernel may lack NFT_QUEUE; nothing is held up while no one listens on the queue (bypass).

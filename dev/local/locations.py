@@ -40,6 +40,11 @@ def cluster(name: str | None = None) -> Path:
     return clusters() / (name or cluster_name())
 
 
+def cluster_lock(name: str) -> Path:
+    """The file whose lock keeps two commands from working on one cluster at once."""
+    return clusters().parent / "locks" / name
+
+
 def _home(variable: str, fallback: str) -> Path:
     value = os.environ.get(variable)
     return Path(value) if value else Path.home() / fallback

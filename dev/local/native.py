@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from dev.local import archive, binaries, credentials, prerequisites
-from dev.local.locations import SOURCES, cache, cluster
+from dev.local.locations import SOURCES, cache, cluster, cluster_lock
 from dev.local.progress import say
 from dev.local.recorded_process import RecordedProcess, all_recorded, start_recorded
 from dev.local.tool_error import ToolError
@@ -59,6 +59,10 @@ class NativeCluster:
         """Brings the cluster up; a crashed one is cleaned up and started again with what it held."""
         prerequisites.need_linux()
         prerequisites.need_root("The native cluster")
+        with binaries.locked(cluster_lock(self.name), f"its work on the cluster {self.name}"):
+            self._up()
+
+    def _up(self) -> None:
         if self.running():
             say(f"The cluster {self.name} is already up.")
             return
@@ -92,8 +96,10 @@ class NativeCluster:
         if not self.state.exists():
             return
         prerequisites.need_root("Taking the native cluster down")
-        self._stop()
-        shutil.rmtree(self.state, ignore_errors=False)
+        with binaries.locked(cluster_lock(self.name), f"its work on the cluster {self.name}"):
+            self._stop()
+            if self.state.exists():
+                shutil.rmtree(self.state)
 
     def enter(self, command: Sequence[str]) -> None:
         """Turns this process into a command inside the cluster's namespaces, with its binaries in PATH."""
