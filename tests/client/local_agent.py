@@ -1,0 +1,103 @@
+"""A real agent on this machine, reached over its unix socket: everything but the cluster."""
+
+import asyncio
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from runner_client.stream.errors import Code, ConnectError
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+def build_agent(target: Path) -> Path:
+    subprocess.run(
+        ["go", "build", "-o", str(target), "./cmd/agent"],
+        cwd=REPOSITORY / "agent",
+        env={**os.environ, "CGO_ENABLED": "0"},
+        check=True,
+    )
+    return target
+
+
+async def eventually(condition: Callable[[], object], seconds: float = 10) -> None:
+    """Wait for what another process will have done soon."""
+    async with asyncio.timeout(seconds):
+        while not condition():  # noqa: ASYNC110 - nobody tells us
+            await asyncio.sleep(0.005)
+
+
+class LocalAgent:
+    """One agent process with a workspace of its own; also the Connector to it."""
+
+    def __init__(
+        self,
+        binary: Path,
+        workspace: Path,
+        *,
+        grants: tuple[Path, ...] = (),
+        read_only: tuple[Path, ...] = (),
+    ):
+        self.workspace = workspace
+        self.connections: list[asyncio.Transport] = []
+        self.refuse: ConnectError | None = None
+        # A unix socket's path has at most 107 bytes, which pytest's directories may exceed.
+        self._run = Path(tempfile.mkdtemp(prefix="agent-"))
+        self._argv = [str(binary), "init", "--root", str(workspace), "--grace", "1"]
+        for grant in grants:
+            self._argv += ["--grant", str(grant)]
+        for grant in read_only:
+            self._argv += ["--grant-read-only", str(grant)]
+        self._env = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(workspace.parent),
+            "SANDBOX_RUN_DIR": str(self._run),
+            "FROM_IMAGE": "yes",
+        }
+        self.process: subprocess.Popen | None = None
+
+    @property
+    def socket(self) -> Path:
+        return self._run / "agent.sock"
+
+    async def start(self) -> None:
+        self.socket.unlink(missing_ok=True)
+        self.process = subprocess.Popen(  # noqa: ASYNC220 - it takes no time
+            self._argv, env=self._env, cwd=self.workspace, stdin=subprocess.DEVNULL
+        )
+        await eventually(lambda: self.socket.exists() or self.process.poll() is not None)
+        assert self.process.poll() is None, "the agent has ended"
+
+    async def stop(self) -> None:
+        for transport in self.connections:
+            transport.abort()
+        if self.process is not None and self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            await asyncio.to_thread(self.process.wait, 10)
+        await asyncio.sleep(0)
+
+    async def close(self) -> None:
+        await self.stop()
+        shutil.rmtree(self._run, ignore_errors=True)
+
+    async def connect(self, protocol: asyncio.Protocol) -> asyncio.Transport:
+        if self.refuse is not None:
+            raise self.refuse
+        try:
+            transport, _ = await asyncio.get_running_loop().create_unix_connection(
+                lambda: protocol, str(self.socket)
+            )
+        except OSError as error:
+            raise ConnectError(Code.CONNECT_FAILED, str(error), retryable=True) from error
+        self.connections.append(transport)
+        return transport
+
+    def cut(self) -> None:
+        """Break the path, as a load balancer does that forgets a connection."""
+        for transport in self.connections:
+            transport.abort()
+        self.connections.clear()
