@@ -1,10 +1,11 @@
 """Version v1alpha1 of the API."""
 
+from .base import ApiModel
 from .conditions import Condition, ConditionType, Reason
 from .manifest import (
     DEFAULT_ROOT,
     MAX_ENTRIES,
-    MAX_INLINE_BYTES,
+    MAX_INLINE_CHARACTERS,
     MAX_PATH_BYTES,
     MAX_PATH_LEVELS,
     CaRef,
@@ -49,10 +50,11 @@ __all__ = [
     "DEFAULT_ROOT",
     "GROUP",
     "MAX_ENTRIES",
-    "MAX_INLINE_BYTES",
+    "MAX_INLINE_CHARACTERS",
     "MAX_PATH_BYTES",
     "MAX_PATH_LEVELS",
     "VERSION",
+    "ApiModel",
     "CaRef",
     "Condition",
     "ConditionType",

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from .base import ApiModel
+from .rules import Keywords
 
 
 class ConditionType(StrEnum):
@@ -75,7 +76,7 @@ class Condition(ApiModel):
     status: Literal["True", "False", "Unknown"] = Field(description="Its state.")
     reason: Annotated[str, Field(max_length=128)] = Field(description="One of the documented reasons.")
     message: Annotated[str, Field(max_length=1024)] = Field("", description="One sentence for people.")
-    last_transition_time: Annotated[str, Field(max_length=64)] = Field(
+    last_transition_time: Annotated[str, Field(max_length=64), Keywords(format="date-time")] = Field(
         description="When status last changed."
     )
     observed_generation: int | None = Field(

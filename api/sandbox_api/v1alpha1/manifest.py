@@ -1,33 +1,83 @@
 """The manifest of a workspace: entries, environment and the paths beyond the workspace that it grants."""
 
-from typing import Annotated, Literal
+import binascii
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
 from .base import ApiModel
+from .git_rules import HOST_RULES, REF_RULES, REPO_RULES, URL_RULES
+from .paths import (
+    ENTRY_PATH_RULES,
+    GRANT_RULES,
+    MAX_PATH_BYTES,
+    MAX_PATH_LEVELS,
+    ROOT_RULES,
+    SUBPATH_RULES,
+)
+from .rules import Rule, exactly_one, list_map
 
-#: Inline content of all entries together, in bytes as written in the resource (design decision: etcd objects
-#: stay well below the API server's 1.5 MiB request limit, managed fields included).
-MAX_INLINE_BYTES = 128 * 1024
+__all__ = [
+    "DEFAULT_ROOT",
+    "MAX_ENTRIES",
+    "MAX_INLINE_CHARACTERS",
+    "MAX_PATH_BYTES",
+    "MAX_PATH_LEVELS",
+    "CaRef",
+    "Dir",
+    "Entry",
+    "EnvVar",
+    "File",
+    "GitRepo",
+    "KeyRef",
+    "LocalDir",
+    "LocalFile",
+    "Manifest",
+    "ObjectRef",
+    "PathGrant",
+    "ValueSource",
+]
+
+DEFAULT_ROOT: Literal["/workspace"] = "/workspace"
 MAX_ENTRIES = 512
-MAX_PATH_BYTES = 512
-MAX_PATH_LEVELS = 12
+#: Inline content of all entries together, as written in the resource. In characters, because counting bytes costs
+#: more than the API server grants a rule; at six bytes a character in JSON it still fits into etcd.
+MAX_INLINE_CHARACTERS = 128 * 1024
+#: Beyond the limit of all content, so that the rule can say what to do instead.
+_MAX_CONTENT = 1024 * 1024
 
 Name = Annotated[str, Field(min_length=1, max_length=253)]
+Key = Annotated[str, Field(min_length=1, max_length=253, pattern=r"^[-._a-zA-Z0-9]+$")]
 #: Nine characters as `ls -l` shows them without the type: rwxr-x---.
 PermissionString = Annotated[str, Field(pattern=r"^([r-][w-][x-]){3}$", max_length=9)]
-EntryPath = Annotated[str, Field(min_length=1, max_length=MAX_PATH_BYTES)]
+
+
+def _is_base64(text: str) -> bool:
+    text = text.replace("\n", "").replace("\r", "")
+    try:
+        binascii.a2b_base64(text + "=" * (-len(text) % 4 if "=" not in text else 0), strict_mode=True)
+    except ValueError:
+        return False
+    return True
+
+
+def _inline(entries: "Mapping[str, Entry]") -> int:
+    files = [entry.file for entry in entries.values() if entry.file is not None]
+    return sum(len(file.content or "") + len(file.content_base64 or "") for file in files)
 
 
 class KeyRef(ApiModel):
     """One key of a ConfigMap or Secret in the sandbox's namespace."""
 
     name: Name = Field(description="Name of the object.")
-    key: Annotated[str, Field(min_length=1, max_length=253)] = Field(description="Key in its data.")
+    key: Key = Field(description="Key in its data.")
 
 
 class ValueSource(ApiModel):
     """Where a value comes from; exactly one member."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (exactly_one("configMapKeyRef", "secretKeyRef"),)
 
     config_map_key_ref: KeyRef | None = Field(None, description="A key of a ConfigMap.")
     secret_key_ref: KeyRef | None = Field(None, description="A key of a Secret.")
@@ -36,14 +86,27 @@ class ValueSource(ApiModel):
 class File(ApiModel):
     """A file; exactly one of content, contentBase64 and contentFrom."""
 
-    content: Annotated[str, Field(max_length=MAX_INLINE_BYTES)] | None = Field(
-        None, description="The text of the file, as UTF-8."
+    rules: ClassVar[tuple[Rule, ...]] = (exactly_one("content", "contentBase64", "contentFrom"),)
+
+    content: Annotated[str, Field(max_length=_MAX_CONTENT)] | None = Field(
+        None,
+        description="The text of the file, as UTF-8. All inline content of a manifest together has at most 131072 "
+        "characters; use contentFrom, gitRepo or an upload by the client for more.",
     )
-    content_base64: Annotated[str, Field(max_length=MAX_INLINE_BYTES)] | None = Field(
-        None, description="The bytes of the file, in standard base64."
+    content_base64: (
+        Annotated[
+            str,
+            Field(max_length=_MAX_CONTENT, pattern=r"^[A-Za-z0-9+/\r\n]*={0,2}[\r\n]*$"),
+            Rule("", "contentBase64 is not standard base64", _is_base64),
+        ]
+        | None
+    ) = Field(
+        None,
+        description="The bytes of the file, in standard base64; line breaks are ignored. Counts as written towards "
+        "the inline content of the manifest.",
     )
     content_from: ValueSource | None = Field(
-        None, description="A key of a ConfigMap or Secret that holds the content."
+        None, description="A key of a ConfigMap or Secret that holds the content, byte by byte."
     )
 
 
@@ -61,33 +124,44 @@ class CaRef(ApiModel):
     """A ConfigMap that holds certificates of private authorities."""
 
     name: Name = Field(description="Name of the ConfigMap.")
-    key: Annotated[str, Field(min_length=1, max_length=253)] = Field(
-        "ca.crt", description="Key that holds the PEM certificates."
-    )
+    key: Key = Field("ca.crt", description="Key that holds the PEM certificates. Default: ca.crt.")
 
 
 class GitRepo(ApiModel):
     """A git repository, cloned at depth 1; either host and repo, or url."""
 
-    host: Annotated[str, Field(min_length=1, max_length=255)] | None = Field(
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "has(self.url) ? !has(self.host) && !has(self.repo) : has(self.host) && has(self.repo)",
+            "set either url, or host and repo together",
+            lambda git: (
+                (git.url is not None, git.host is not None, git.repo is not None)
+                in {(True, False, False), (False, True, True)}
+            ),
+        ),
+    )
+
+    host: Annotated[str, Field(min_length=1, max_length=255), *HOST_RULES] | None = Field(
         None, description="Host that serves repo over https, such as github.com."
     )
-    repo: Annotated[str, Field(min_length=1, max_length=512)] | None = Field(
+    repo: Annotated[str, Field(min_length=1, max_length=512), *REPO_RULES] | None = Field(
         None, description="Path of the repository on the host, such as owner/name."
     )
-    url: Annotated[str, Field(min_length=1, max_length=1024)] | None = Field(
+    url: Annotated[str, Field(min_length=1, max_length=1024), *URL_RULES] | None = Field(
         None,
-        description="Whole URL (https://, ssh://, or http:// and git:// for hosts that the administrator allows), without credentials.",
+        description="Whole URL (https://, ssh://, or http:// and git:// for hosts that the administrator allows), "
+        "without credentials.",
     )
-    ref: Annotated[str, Field(min_length=1, max_length=255)] | None = Field(
+    ref: Annotated[str, Field(min_length=1, max_length=255), *REF_RULES] | None = Field(
         None, description="Branch, tag or full commit id. Default: the remote's HEAD."
     )
-    subpath: Annotated[str, Field(min_length=1, max_length=MAX_PATH_BYTES)] | None = Field(
+    subpath: Annotated[str, Field(min_length=1, max_length=MAX_PATH_BYTES), *SUBPATH_RULES] | None = Field(
         None, description="Directory of the repository that becomes the entry, without its history."
     )
     credentials_secret_ref: ObjectRef | None = Field(
         None,
-        description="Secret with keys username and password (or token), or ssh-privatekey and known_hosts. Seen by the init container only.",
+        description="Secret with keys username and password (or token), or ssh-privatekey and known_hosts. Seen by "
+        "the init container only.",
     )
     ca_config_map_ref: CaRef | None = Field(
         None, description="Certificates of the authority that signed the host's certificate."
@@ -105,11 +179,21 @@ class LocalDir(ApiModel):
 class Entry(ApiModel):
     """What stands at one path of the workspace; exactly one of file, dir, gitRepo, localFile and localDir."""
 
+    rules: ClassVar[tuple[Rule, ...]] = (
+        exactly_one("file", "dir", "gitRepo", "localFile", "localDir"),
+        Rule(
+            "has(self.file) == has(oldSelf.file) && has(self.dir) == has(oldSelf.dir)"
+            " && has(self.gitRepo) == has(oldSelf.gitRepo) && has(self.localFile) == has(oldSelf.localFile)"
+            " && has(self.localDir) == has(oldSelf.localDir)",
+            "the kind of an entry cannot change; remove the entry and use another path, or create another sandbox",
+        ),
+    )
+
     file: File | None = Field(None, description="A file with the given content.")
-    dir: Dir | None = Field(None, description="An empty directory.")
+    dir: Dir | None = Field(None, description="An empty directory, written as {}.")
     git_repo: GitRepo | None = Field(None, description="A git repository.")
-    local_file: LocalFile | None = Field(None, description="A file that the client sends.")
-    local_dir: LocalDir | None = Field(None, description="A directory that the client sends.")
+    local_file: LocalFile | None = Field(None, description="A file that the client sends, written as {}.")
+    local_dir: LocalDir | None = Field(None, description="A directory that the client sends, written as {}.")
     description: Annotated[str, Field(max_length=1024)] | None = Field(
         None, description="What the entry is for, shown to agents."
     )
@@ -124,9 +208,17 @@ class Entry(ApiModel):
 class EnvVar(ApiModel):
     """One environment variable of every command; exactly one of value and valueFrom."""
 
-    name: Annotated[str, Field(min_length=1, max_length=256, pattern=r"^[A-Za-z_][A-Za-z0-9_.-]*$")] = Field(
-        description="Name of the variable."
-    )
+    rules: ClassVar[tuple[Rule, ...]] = (exactly_one("value", "valueFrom"),)
+
+    name: Annotated[
+        str,
+        Field(min_length=1, max_length=256, pattern=r"^[A-Za-z_][A-Za-z0-9_.-]*$"),
+        Rule(
+            "!self.startsWith('SANDBOX_')",
+            "names that begin with SANDBOX_ are reserved",
+            lambda name: not name.startswith("SANDBOX_"),
+        ),
+    ] = Field(description="Name of the variable; not one that begins with SANDBOX_.")
     value: Annotated[str, Field(max_length=32768)] | None = Field(
         None, description="Literal value. $(NAME) is not expanded."
     )
@@ -138,7 +230,7 @@ class EnvVar(ApiModel):
 class PathGrant(ApiModel):
     """An absolute path of the container beyond the workspace that the file operations may use."""
 
-    path: Annotated[str, Field(min_length=2, max_length=MAX_PATH_BYTES, pattern=r"^/")] = Field(
+    path: Annotated[str, Field(min_length=2, max_length=MAX_PATH_BYTES), *GRANT_RULES] = Field(
         description="Absolute path in the workspace container."
     )
     read_only: bool | None = Field(
@@ -149,19 +241,36 @@ class PathGrant(ApiModel):
 class Manifest(ApiModel):
     """The contents of a fresh workspace."""
 
-    root: Annotated[str, Field(min_length=2, max_length=255, pattern=r"^/")] | None = Field(
+    root: Annotated[str, Field(min_length=1, max_length=255), *ROOT_RULES] | None = Field(
         None,
-        description="Absolute path at which the workspace container sees the workspace. Default: /workspace.",
+        description="Absolute path at which the workspace container sees the workspace. Cannot change. Default: "
+        "/workspace.",
     )
-    entries: Annotated[dict[EntryPath, Entry], Field(max_length=MAX_ENTRIES)] | None = Field(
-        None, description="What stands in the workspace, by path relative to the root."
+    entries: (
+        Annotated[
+            dict[str, Entry],
+            Field(max_length=MAX_ENTRIES),
+            *ENTRY_PATH_RULES,
+            Rule(
+                "self.map(k, !has(self[k].file) ? 0 :"
+                " (has(self[k].file.content) ? self[k].file.content.size() : 0)"
+                " + (has(self[k].file.contentBase64) ? self[k].file.contentBase64.size() : 0)"
+                f").sum() <= {MAX_INLINE_CHARACTERS}",
+                f"content and contentBase64 of all entries together have more than {MAX_INLINE_CHARACTERS} characters: "
+                "put large files into a ConfigMap or Secret and name it in contentFrom, clone them with gitRepo, or "
+                "let the SDK client upload them (localFile, localDir)",
+                lambda entries: _inline(entries) <= MAX_INLINE_CHARACTERS,
+            ),
+        ]
+        | None
+    ) = Field(
+        None,
+        description="What stands in the workspace, by path relative to the root, such as docs/a.md: at most 512 "
+        "bytes and 12 levels, and not beneath a file.",
     )
-    environment: Annotated[list[EnvVar], Field(max_length=256)] | None = Field(
+    environment: Annotated[list[EnvVar], Field(max_length=256), list_map("name")] | None = Field(
         None, description="Environment of every command."
     )
-    path_grants: Annotated[list[PathGrant], Field(max_length=32)] | None = Field(
+    path_grants: Annotated[list[PathGrant], Field(max_length=32), list_map("path")] | None = Field(
         None, description="Paths beyond the workspace that the file operations may use."
     )
-
-
-DEFAULT_ROOT: Literal["/workspace"] = "/workspace"

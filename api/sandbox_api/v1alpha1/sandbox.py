@@ -1,39 +1,58 @@
 """The Sandbox resource: a workspace, the pod that runs it, and how long it lives."""
 
 from enum import StrEnum
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
 from .base import ApiModel
 from .conditions import Condition
-from .manifest import MAX_PATH_BYTES, Manifest
+from .manifest import DEFAULT_ROOT, Manifest
+from .metadata_rules import ANNOTATION_RULES, LABEL_RULES, SELECTOR_RULES
+from .paths import MAX_PATH_BYTES
+from .quantity import Quantity, amount
+from .rules import Keywords, Rule, list_atomic, list_map, list_set, unchanged
 
 GROUP = "sandbox-operator.dev"
 VERSION = "v1alpha1"
 API_VERSION = f"{GROUP}/{VERSION}"
 
 #: Go's duration format restricted to what people write: 90s, 10m, 1h30m, 24h.
-Duration = Annotated[
+GracePeriod = Annotated[
     str, Field(pattern=r"^([0-9]{1,6}h)?([0-9]{1,6}m)?([0-9]{1,6}s)?$", min_length=2, max_length=24)
 ]
-#: A Kubernetes quantity: 500m, 2, 1Gi.
-Quantity = Annotated[
-    str, Field(pattern=r"^[0-9]+(\.[0-9]+)?(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?$", max_length=32)
+Duration = Annotated[
+    GracePeriod,
+    Rule(
+        "self.matches('[1-9]')",
+        "a duration is longer than zero",
+        lambda text: any(digit in text for digit in "123456789"),
+    ),
 ]
-LabelKey = Annotated[str, Field(max_length=317)]
-LabelValue = Annotated[str, Field(max_length=63)]
+LabelValue = Annotated[str, Field(max_length=63, pattern=r"^(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?$")]
+Timestamp = Annotated[str, Field(max_length=64), Keywords(format="date-time")]
+_QUANTITIES = Annotated[dict[Annotated[str, Field(max_length=253)], Quantity], Field(max_length=16)]
 
 
 class Resources(ApiModel):
     """Resources of the workspace container."""
 
-    requests: (
-        Annotated[dict[Annotated[str, Field(max_length=253)], Quantity], Field(max_length=16)] | None
-    ) = Field(None, description="What the scheduler reserves.")
-    limits: Annotated[dict[Annotated[str, Field(max_length=253)], Quantity], Field(max_length=16)] | None = (
-        Field(None, description="What the container may use at most.")
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "!has(self.requests) || !has(self.limits) || self.requests.all(k, !(k in self.limits)"
+            " || quantity(string(self.requests[k])).compareTo(quantity(string(self.limits[k]))) <= 0)",
+            "a request cannot be larger than the limit of the same resource",
+            lambda resources: all(
+                amount(request) <= amount((resources.limits or {}).get(name, request))
+                for name, request in (resources.requests or {}).items()
+            ),
+        ),
     )
+
+    requests: _QUANTITIES | None = Field(
+        None, description="What the scheduler reserves, such as cpu, memory or ephemeral-storage."
+    )
+    limits: _QUANTITIES | None = Field(None, description="What the container may use at most.")
 
 
 class EmptyDir(ApiModel):
@@ -56,14 +75,15 @@ class Lifecycle(ApiModel):
     """How long a sandbox lives."""
 
     ttl: Duration | None = Field(
-        None, description="The sandbox is deleted this long after its creation. Default: never."
+        None,
+        description="The sandbox is deleted this long after its creation, such as 90m or 24h. Default: never.",
     )
     start_timeout: Duration | None = Field(
         None,
         description="A start that takes longer has failed (reason StartTimeout). Default: a chart value.",
     )
-    stop_grace: Duration | None = Field(
-        None, description="What processes get between TERM and KILL. Default: 5s."
+    stop_grace: GracePeriod | None = Field(
+        None, description="What processes get between TERM and KILL, such as 10s or 0s. Default: 5s."
     )
 
 
@@ -71,13 +91,13 @@ class Security(ApiModel):
     """Identity of the pod's processes."""
 
     run_as_user: Annotated[int, Field(ge=1, le=2147483647)] | None = Field(
-        None, description="User id of every container. Default: 1000."
+        None, description="User id of every container. Cannot change. Default: 1000."
     )
     run_as_group: Annotated[int, Field(ge=1, le=2147483647)] | None = Field(
-        None, description="Group id of every container. Default: 1000."
+        None, description="Group id of every container. Cannot change. Default: 1000."
     )
     fs_group: Annotated[int, Field(ge=1, le=2147483647)] | None = Field(
-        None, description="Group that owns the volumes. Default: 1000."
+        None, description="Group that owns the volumes. Cannot change. Default: 1000."
     )
     runtime_class_name: Annotated[str, Field(min_length=1, max_length=253)] | None = Field(
         None, description="RuntimeClass of the pod, such as gvisor; the administrator lists those allowed."
@@ -97,7 +117,8 @@ class Network(ApiModel):
 
     egress: Egress | None = Field(
         None,
-        description="None: nothing. Cluster: the cluster's pods and services. Internet: public addresses, not the cluster. Default: a chart value.",
+        description="None: nothing. Cluster: the cluster's pods and services. Internet: public addresses, not the "
+        "cluster. Default: a chart value.",
     )
 
 
@@ -114,7 +135,7 @@ class Toleration(ApiModel):
     effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = Field(
         None, description="Taint effect; empty matches all."
     )
-    toleration_seconds: Annotated[int, Field(ge=0)] | None = Field(
+    toleration_seconds: Annotated[int, Field(ge=0, le=2**53)] | None = Field(
         None, description="How long a NoExecute taint is tolerated."
     )
 
@@ -128,23 +149,24 @@ class ImagePullSecret(ApiModel):
 class Pod(ApiModel):
     """Placement and metadata of the pod."""
 
-    node_selector: Annotated[dict[LabelKey, LabelValue], Field(max_length=32)] | None = Field(
+    node_selector: Annotated[dict[str, LabelValue], Field(max_length=32), *SELECTOR_RULES] | None = Field(
         None, description="Labels a node must have."
     )
-    tolerations: Annotated[list[Toleration], Field(max_length=32)] | None = Field(
+    tolerations: Annotated[list[Toleration], Field(max_length=32), list_atomic()] | None = Field(
         None, description="Taints that the pod tolerates."
     )
-    affinity: dict[str, Any] | None = Field(
+    affinity: Annotated[dict[str, Any], Keywords(x_kubernetes_preserve_unknown_fields=True)] | None = Field(
         None, description="As in core/v1; checked by the API server when the pod is created."
     )
-    labels: Annotated[dict[LabelKey, LabelValue], Field(max_length=32)] | None = Field(
+    labels: Annotated[dict[str, LabelValue], Field(max_length=32), *LABEL_RULES] | None = Field(
         None, description="Labels of the pod, none of sandbox-operator.dev."
     )
     annotations: (
-        Annotated[dict[LabelKey, Annotated[str, Field(max_length=4096)]], Field(max_length=32)] | None
+        Annotated[dict[str, Annotated[str, Field(max_length=4096)]], Field(max_length=32), *ANNOTATION_RULES]
+        | None
     ) = Field(None, description="Annotations of the pod, none of sandbox-operator.dev.")
-    image_pull_secrets: Annotated[list[ImagePullSecret], Field(max_length=8)] | None = Field(
-        None, description="Registry credentials."
+    image_pull_secrets: Annotated[list[ImagePullSecret], Field(max_length=8), list_map("name")] | None = (
+        Field(None, description="Registry credentials.")
     )
     priority_class_name: Annotated[str, Field(min_length=1, max_length=253)] | None = Field(
         None, description="PriorityClass of the pod; the administrator lists those allowed."
@@ -160,25 +182,54 @@ class DesiredState(StrEnum):
 class SandboxSpec(ApiModel):
     """What the user wants."""
 
-    image: Annotated[str, Field(min_length=1, max_length=512)] | None = Field(
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "!has(self.args) || has(self.command)",
+            "args need a command: the image's own entry point is not run, since the agent is the first process",
+            lambda spec: spec.args is None or spec.command is not None,
+            ".args",
+        ),
+        Rule(
+            "self.?network.?egress.orValue('') != 'None' || !has(self.manifest) || !has(self.manifest.entries)"
+            " || !self.manifest.entries.exists(k, has(self.manifest.entries[k].gitRepo))",
+            "a gitRepo entry cannot be cloned with egress None: choose Cluster or Internet, or send the files with "
+            "localDir or contentFrom",
+            lambda spec: (
+                not spec.network
+                or spec.network.egress != "None"
+                or not spec.manifest
+                or not any(entry.git_repo for entry in (spec.manifest.entries or {}).values())
+            ),
+            ".network.egress",
+        ),
+        unchanged("manifest.root", f"'{DEFAULT_ROOT}'"),
+        unchanged("security.runAsUser"),
+        unchanged("security.runAsGroup"),
+        unchanged("security.fsGroup"),
+    )
+
+    image: Annotated[str, Field(min_length=1, max_length=512, pattern=r"^[A-Za-z0-9]\S*$")] | None = Field(
         None, description="Image of the workspace container. Default: a chart value."
     )
     image_pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = Field(
         None, description="When the image is pulled. Default: Kubernetes' own."
     )
     command: (
-        Annotated[list[Annotated[str, Field(max_length=4096)]], Field(min_length=1, max_length=64)] | None
+        Annotated[
+            list[Annotated[str, Field(max_length=4096)]], Field(min_length=1, max_length=64), list_atomic()
+        ]
+        | None
     ) = Field(None, description="A program that the agent starts once the workspace is filled.")
-    args: Annotated[list[Annotated[str, Field(max_length=4096)]], Field(max_length=64)] | None = Field(
-        None, description="Its arguments; needs command."
-    )
+    args: (
+        Annotated[list[Annotated[str, Field(max_length=4096)]], Field(max_length=64), list_atomic()] | None
+    ) = Field(None, description="Its arguments; needs command.")
     manifest: Manifest | None = Field(None, description="Contents of a fresh workspace.")
     workspace: Workspace | None = Field(None, description="The volume that holds the workspace.")
     resources: Resources | None = Field(
         None, description="Resources of the workspace container. Default: a chart value."
     )
-    ports: Annotated[list[Annotated[int, Field(ge=1, le=65535)]], Field(max_length=16)] | None = Field(
-        None, description="TCP ports published by a Service of the sandbox's own."
+    ports: Annotated[list[Annotated[int, Field(ge=1, le=65535)]], Field(max_length=16), list_set()] | None = (
+        Field(None, description="TCP ports published by a Service of the sandbox's own.")
     )
     desired_state: DesiredState | None = Field(None, description="Written by users only. Default: Running.")
     lifecycle: Lifecycle | None = Field(None, description="How long the sandbox lives.")
@@ -210,7 +261,8 @@ class NetworkStatus(ApiModel):
     """What the pod can really reach."""
 
     egress: Literal["None", "Cluster", "Internet", "Unknown"] = Field(
-        description="The class in force; Unknown where the administrator has not declared that NetworkPolicies are enforced."
+        description="The class in force; Unknown where the administrator has not declared that NetworkPolicies are "
+        "enforced."
     )
 
 
@@ -222,7 +274,7 @@ class SandboxStatus(ApiModel):
     observed_generation: int | None = Field(
         None, description="Generation of the spec that this status speaks of."
     )
-    conditions: Annotated[list[Condition], Field(max_length=16)] | None = Field(
+    conditions: Annotated[list[Condition], Field(max_length=16), list_map("type")] | None = Field(
         None, description="Conditions by kstatus."
     )
     pod_name: Annotated[str, Field(max_length=253)] | None = Field(
@@ -236,7 +288,7 @@ class SandboxStatus(ApiModel):
     service_name: Annotated[str, Field(max_length=63)] | None = Field(
         None, description="Service that publishes the ports."
     )
-    started_at: Annotated[str, Field(max_length=64)] | None = Field(
+    started_at: Timestamp | None = Field(
         None, description="When the workspace first became available in this incarnation."
     )
     restarts: int | None = Field(None, description="Restarts of the workspace container in this incarnation.")
@@ -263,12 +315,12 @@ class ObjectMeta(ApiModel):
 
 
 class Sandbox(ApiModel):
-    """A sandbox."""
+    """A workspace for an agent: files from a manifest, in a pod of its own, for as long as it is needed."""
 
     model_config = ApiModel.model_config | {"extra": "ignore"}
 
     api_version: str = API_VERSION
     kind: str = "Sandbox"
     metadata: ObjectMeta = Field(default_factory=ObjectMeta)
-    spec: SandboxSpec = Field(default_factory=SandboxSpec)
-    status: SandboxStatus | None = None
+    spec: SandboxSpec = Field(default_factory=SandboxSpec, description="What the user wants.")
+    status: SandboxStatus | None = Field(None, description="What the operator observed.")
