@@ -98,7 +98,8 @@ def test_sandboxes_outlive_the_release_and_can_be_released(
     program = tmp_path / "kubectl"
     program.write_text(f'#!/bin/sh\nexec {api_server.kubectl_program} "$@"\n')
     program.chmod(0o755)
-    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "KUBECONFIG": str(api_server.kubeconfig)}
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    environment = {"PATH": path, "HOME": str(tmp_path), "KUBECONFIG": str(api_server.kubeconfig)}
     subprocess.run(["sh", "-euc", command], env=environment, check=True, timeout=60)
     assert api_server.must("get", *everywhere, "-o", "name") == ""
 
