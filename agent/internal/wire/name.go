@@ -146,6 +146,9 @@ func (e *Environment) UnmarshalJSON(b []byte) error {
 	if string(b) == "null" {
 		return nil
 	}
+	if b[0] != '{' {
+		return errors.New("not an object")
+	}
 	*e = Environment{}
 	for b = skip(b[1:], " \t\r\n,"); b[0] != '}'; b = skip(b, " \t\r\n,") {
 		key, rest, err := literal(b)
