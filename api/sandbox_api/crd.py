@@ -1,8 +1,8 @@
 """Writes the CustomResourceDefinitions from the models: ``python -m sandbox_api.crd [--check] [DIRECTORY]``.
 
-pydantic speaks JSON schema; the API server wants the structural subset of it: no references, no nulls, no defaults (a
-default would beat a template's value), nothing that restricts unknown fields (it drops or, under strict validation,
-refuses them by itself).
+pydantic speaks JSON schema; the API server wants the structural subset of it: no references, no nulls, no
+defaults (a default would beat a template's value), nothing that restricts unknown fields (it drops or, under
+strict validation, refuses them by itself).
 """
 
 import argparse

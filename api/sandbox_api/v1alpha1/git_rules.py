@@ -1,7 +1,7 @@
 """Rules about git repositories: which addresses and names may reach a command line of git at all.
 
-The init container parses addresses by one strict expression of its own; what these rules let through it may still
-refuse, such as http to a host that the administrator did not list.
+The init container parses addresses by one strict expression of its own; what these rules let through it may
+still refuse, such as http to a host that the administrator did not list.
 """
 
 import re
@@ -43,7 +43,8 @@ REPO_RULES = (
 URL_RULES = (
     Rule(
         f"self.matches({_cel(_SCHEME)})",
-        "the url begins with https:// or ssh://, or with http:// or git:// for hosts that the administrator allows",
+        "the url begins with https:// or ssh://, or with http:// or git:// for hosts that the "
+        "administrator allows",
         lambda text: _matches(_SCHEME, text),
     ),
     Rule(

@@ -41,8 +41,8 @@ __all__ = [
 
 DEFAULT_ROOT: Literal["/workspace"] = "/workspace"
 MAX_ENTRIES = 512
-#: Inline content of all entries together, as written in the resource. In characters, because counting bytes costs
-#: more than the API server grants a rule; at six bytes a character in JSON it still fits into etcd.
+#: Inline content of all entries together, as written in the resource. In characters, because counting bytes
+#: costs more than the API server grants a rule; at six bytes a character in JSON it still fits into etcd.
 MAX_INLINE_CHARACTERS = 128 * 1024
 #: Beyond the limit of all content, so that the rule can say what to do instead.
 _MAX_CONTENT = 1024 * 1024
@@ -90,8 +90,8 @@ class File(ApiModel):
 
     content: Annotated[str, Field(max_length=_MAX_CONTENT)] | None = Field(
         None,
-        description="The text of the file, as UTF-8. All inline content of a manifest together has at most 131072 "
-        "characters; use contentFrom, gitRepo or an upload by the client for more.",
+        description="The text of the file, as UTF-8. All inline content of a manifest together has at most "
+        "131072 characters; use contentFrom, gitRepo or an upload by the client for more.",
     )
     content_base64: (
         Annotated[
@@ -102,8 +102,8 @@ class File(ApiModel):
         | None
     ) = Field(
         None,
-        description="The bytes of the file, in standard base64; line breaks are ignored. Counts as written towards "
-        "the inline content of the manifest.",
+        description="The bytes of the file, in standard base64; line breaks are ignored. Counts as written "
+        "towards the inline content of the manifest.",
     )
     content_from: ValueSource | None = Field(
         None, description="A key of a ConfigMap or Secret that holds the content, byte by byte."
@@ -149,8 +149,8 @@ class GitRepo(ApiModel):
     )
     url: Annotated[str, Field(min_length=1, max_length=1024), *URL_RULES] | None = Field(
         None,
-        description="Whole URL (https://, ssh://, or http:// and git:// for hosts that the administrator allows), "
-        "without credentials.",
+        description="Whole URL (https://, ssh://, or http:// and git:// for hosts that the administrator "
+        "allows), without credentials.",
     )
     ref: Annotated[str, Field(min_length=1, max_length=255), *REF_RULES] | None = Field(
         None, description="Branch, tag or full commit id. Default: the remote's HEAD."
@@ -160,8 +160,8 @@ class GitRepo(ApiModel):
     )
     credentials_secret_ref: ObjectRef | None = Field(
         None,
-        description="Secret with keys username and password (or token), or ssh-privatekey and known_hosts. Seen by "
-        "the init container only.",
+        description="Secret with keys username and password (or token), or ssh-privatekey and known_hosts. "
+        "Seen by the init container only.",
     )
     ca_config_map_ref: CaRef | None = Field(
         None, description="Certificates of the authority that signed the host's certificate."
@@ -185,7 +185,8 @@ class Entry(ApiModel):
             "has(self.file) == has(oldSelf.file) && has(self.dir) == has(oldSelf.dir)"
             " && has(self.gitRepo) == has(oldSelf.gitRepo) && has(self.localFile) == has(oldSelf.localFile)"
             " && has(self.localDir) == has(oldSelf.localDir)",
-            "the kind of an entry cannot change; remove the entry and use another path, or create another sandbox",
+            "the kind of an entry cannot change; remove the entry and use another path, or create another "
+            "sandbox",
         ),
     )
 
@@ -243,8 +244,8 @@ class Manifest(ApiModel):
 
     root: Annotated[str, Field(min_length=1, max_length=255), *ROOT_RULES] | None = Field(
         None,
-        description="Absolute path at which the workspace container sees the workspace. Cannot change. Default: "
-        "/workspace.",
+        description="Absolute path at which the workspace container sees the workspace. Cannot change. "
+        "Default: /workspace.",
     )
     entries: (
         Annotated[
@@ -256,17 +257,17 @@ class Manifest(ApiModel):
                 " (has(self[k].file.content) ? self[k].file.content.size() : 0)"
                 " + (has(self[k].file.contentBase64) ? self[k].file.contentBase64.size() : 0)"
                 f").sum() <= {MAX_INLINE_CHARACTERS}",
-                f"content and contentBase64 of all entries together have more than {MAX_INLINE_CHARACTERS} characters: "
-                "put large files into a ConfigMap or Secret and name it in contentFrom, clone them with gitRepo, or "
-                "let the SDK client upload them (localFile, localDir)",
+                f"content and contentBase64 of all entries together have more than {MAX_INLINE_CHARACTERS} "
+                "characters: put large files into a ConfigMap or Secret and name it in contentFrom, clone "
+                "them with gitRepo, or let the SDK client upload them (localFile, localDir)",
                 lambda entries: _inline(entries) <= MAX_INLINE_CHARACTERS,
             ),
         ]
         | None
     ) = Field(
         None,
-        description="What stands in the workspace, by path relative to the root, such as docs/a.md: at most 512 "
-        "bytes and 12 levels, and not beneath a file.",
+        description="What stands in the workspace, by path relative to the root, such as docs/a.md: at "
+        "most 512 bytes and 12 levels, and not beneath a file.",
     )
     environment: Annotated[list[EnvVar], Field(max_length=256), list_map("name")] | None = Field(
         None, description="Environment of every command."

@@ -20,7 +20,8 @@ def _is_name(key: str, _: Mapping[str, Any]) -> bool:
 def _spelling(what: str) -> KeyRule:
     return KeyRule(
         f"k.size() <= 317 && k.matches(r'{_NAME}')",
-        f"a key of {what} is a name of at most 63 letters, digits, - _ and ., after a domain and / if it has one",
+        f"a key of {what} is a name of at most 63 letters, digits, - _ and ., after a domain and / if it "
+        f"has one",
         holds_for=_is_name,
     )
 

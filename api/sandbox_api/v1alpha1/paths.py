@@ -59,7 +59,7 @@ def within(path: str, trees: tuple[str, ...]) -> bool:
 
 
 def size(text: str) -> int:
-    """Bytes of a text in UTF-8. JSON can hold halves of surrogate pairs, which have none: three, as Go counts."""
+    """Bytes of a text in UTF-8; three for half a surrogate pair, which JSON can hold, as Go counts."""
     return len(text.encode("utf-8", "surrogatepass"))
 
 
@@ -70,8 +70,8 @@ def _is_file(entry: Any) -> bool:
 def _nothing_beneath_a_file(levels: tuple[int, ...]) -> KeyRule:
     """The rule, as far as it concerns the first so many levels of a path: all at once would cost too much.
 
-    Each ancestor is cut out and looked up. Comparing entries in pairs would be shorter, would pass installation,
-    and would exceed the cost limit with some hundred entries.
+    Each ancestor is cut out and looked up. Comparing entries in pairs would be shorter, would pass
+    installation, and would exceed the cost limit with some hundred entries.
     """
     return KeyRule(
         f"!k.contains('/') || k.size() > {MAX_PATH_BYTES} || {list(levels)}.all(i,"

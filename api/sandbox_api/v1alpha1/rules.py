@@ -1,8 +1,9 @@
 """Rules that a JSON schema cannot express: told to the API server in CEL, and checked here in Python as well.
 
-A rule stands beside what it speaks of: in ``rules`` of a model, or in the ``Annotated`` of a field. The CEL text goes
-into the CRD (:mod:`sandbox_api.crd`); the Python predicate serves :func:`.validation.problems`, so that a client can
-give the same sentence before it sends anything. tests/crds holds the two to the same verdicts.
+A rule stands beside what it speaks of: in ``rules`` of a model, or in the ``Annotated`` of a field. The CEL
+text goes into the CRD (:mod:`sandbox_api.crd`); the Python predicate serves :func:`.validation.problems`, so
+that a client can give the same sentence before it sends anything. tests/crds holds the two to the same
+verdicts.
 """
 
 import json
@@ -52,7 +53,8 @@ class Rule:
     Attributes:
         cel: True where the rule holds. Empty where CEL could not say it, or at too high a price.
         message: One sentence: what must hold, and what to do where that is not plain.
-        holds: The same in Python, on the parsed value. None for rules about changes, which need the old object.
+        holds: The same in Python, on the parsed value. None for rules about changes, which need the old
+            object.
         field_path: Which member the message is about, where it is not all of ``self``.
     """
 

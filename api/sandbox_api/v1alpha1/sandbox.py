@@ -76,7 +76,8 @@ class Lifecycle(ApiModel):
 
     ttl: Duration | None = Field(
         None,
-        description="The sandbox is deleted this long after its creation, such as 90m or 24h. Default: never.",
+        description="The sandbox is deleted this long after its creation, such as 90m or 24h. Default: "
+        "never.",
     )
     start_timeout: Duration | None = Field(
         None,
@@ -117,8 +118,8 @@ class Network(ApiModel):
 
     egress: Egress | None = Field(
         None,
-        description="None: nothing. Cluster: the cluster's pods and services. Internet: public addresses, not the "
-        "cluster. Default: a chart value.",
+        description="None: nothing. Cluster: the cluster's pods and services. Internet: public addresses, "
+        "not the cluster. Default: a chart value.",
     )
 
 
@@ -185,15 +186,17 @@ class SandboxSpec(ApiModel):
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
             "!has(self.args) || has(self.command)",
-            "args need a command: the image's own entry point is not run, since the agent is the first process",
+            "args need a command: the image's own entry point is not run, since the agent is the first "
+            "process",
             lambda spec: spec.args is None or spec.command is not None,
             ".args",
         ),
         Rule(
-            "self.?network.?egress.orValue('') != 'None' || !has(self.manifest) || !has(self.manifest.entries)"
-            " || !self.manifest.entries.exists(k, has(self.manifest.entries[k].gitRepo))",
-            "a gitRepo entry cannot be cloned with egress None: choose Cluster or Internet, or send the files with "
-            "localDir or contentFrom",
+            "self.?network.?egress.orValue('') != 'None' || !has(self.manifest) || "
+            "!has(self.manifest.entries) || !self.manifest.entries.exists(k, "
+            "has(self.manifest.entries[k].gitRepo))",
+            "a gitRepo entry cannot be cloned with egress None: choose Cluster or Internet, or send the "
+            "files with localDir or contentFrom",
             lambda spec: (
                 not spec.network
                 or spec.network.egress != "None"
@@ -261,8 +264,8 @@ class NetworkStatus(ApiModel):
     """What the pod can really reach."""
 
     egress: Literal["None", "Cluster", "Internet", "Unknown"] = Field(
-        description="The class in force; Unknown where the administrator has not declared that NetworkPolicies are "
-        "enforced."
+        description="The class in force; Unknown where the administrator has not declared that "
+        "NetworkPolicies are enforced."
     )
 
 
