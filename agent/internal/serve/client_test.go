@@ -38,18 +38,18 @@ func TestMain(m *testing.M) {
 
 // agent is a server on a unix socket with a workspace, a grant and a read-only grant.
 type agent struct {
-	*testing.T
+	testing.TB
 	server                *Server
 	root, grant, readOnly string
 	listener              net.Listener
 }
 
-func newAgent(t *testing.T) *agent {
+func newAgent(t testing.TB) *agent {
 	dir, err := filepath.EvalSymlinks(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
-	a := &agent{T: t, root: filepath.Join(dir, "workspace"), grant: filepath.Join(dir, "grant"), readOnly: filepath.Join(dir, "ro")}
+	a := &agent{TB: t, root: filepath.Join(dir, "workspace"), grant: filepath.Join(dir, "grant"), readOnly: filepath.Join(dir, "ro")}
 	for _, d := range []string{a.root, a.grant, a.readOnly, filepath.Join(dir, "outside")} {
 		if err := os.Mkdir(d, 0o755); err != nil {
 			t.Fatal(err)
@@ -83,7 +83,7 @@ func (a *agent) put(name, content string) {
 
 // client is one connection.
 type client struct {
-	*testing.T
+	testing.TB
 	conn    net.Conn
 	session *yamux.Session
 }
@@ -103,14 +103,14 @@ func (a *agent) connect() *client {
 		a.Fatal(err)
 	}
 	a.Cleanup(func() { session.Close() })
-	return &client{a.T, conn, session}
+	return &client{a.TB, conn, session}
 }
 
 type request map[string]any
 
 // call is one stream.
 type call struct {
-	*testing.T
+	testing.TB
 	conn *yamux.Stream
 	in   *wire.Reader
 	out  *wire.Writer
@@ -135,7 +135,7 @@ func (c *client) openLine(line string) *call {
 		c.Fatal(err)
 	}
 	_ = conn.SetReadDeadline(time.Now().Add(60 * time.Second))
-	return &call{c.T, conn, wire.NewReader(conn), wire.NewWriter(conn)}
+	return &call{c.TB, conn, wire.NewReader(conn), wire.NewWriter(conn)}
 }
 
 func (c *call) send(kind wire.Kind, payload []byte) {
@@ -273,7 +273,7 @@ func alive(pid int) bool {
 	return f[0][0] != 'Z' && syscall.Kill(pid, 0) == nil
 }
 
-func eventually(t *testing.T, what string, ok func() bool) {
+func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	for end := time.Now().Add(10 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
