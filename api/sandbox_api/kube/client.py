@@ -5,6 +5,7 @@ sixth of httpx (docs/benchmarks.md).
 """
 
 import asyncio
+import io
 import json
 import logging
 import socket
@@ -367,7 +368,7 @@ class KubeClient:
         """See :meth:`Api.raw`."""
         data = None
         if body is not None:
-            data = body if isinstance(body, bytes) else json.dumps(body, separators=(",", ":")).encode()
+            data = body if isinstance(body, bytes) else _encoded(body)
         throttled = reconnects = 0
         refresh = refreshed = False
         while True:
@@ -485,7 +486,8 @@ class KubeClient:
             method,
             URL(endpoint.server + path, encoded=True),
             params=params,
-            data=data,
+            # aiohttp writes large bodies in pieces only if they come as a stream.
+            data=data if data is None or len(data) < 1 << 20 else io.BytesIO(data),
             headers=headers,
             ssl=endpoint.ssl,
             proxy=endpoint.proxy,
@@ -556,6 +558,13 @@ async def _refusal(response: aiohttp.ClientResponse) -> ApiError:
         said = " ".join(text.decode("utf-8", "replace").split())[:200]
         status = {"reason": response.reason or "Unknown", "message": f"answered {response.status}: {said}"}
     return from_status(status, http_status=response.status, retry_after=retry_after)
+
+
+def _encoded(body: Any) -> bytes:
+    try:
+        return json.dumps(body, separators=(",", ":"), ensure_ascii=False).encode()
+    except UnicodeEncodeError:  # half a surrogate pair, which JSON can only hold in escaped form
+        return json.dumps(body, separators=(",", ":")).encode()
 
 
 def _decoded(answer: bytes) -> Object:

@@ -44,6 +44,7 @@ from .sandbox import (
     Toleration,
     Workspace,
 )
+from .validation import parse_problems, problems
 
 __all__ = [
     "API_VERSION",
@@ -88,4 +89,6 @@ __all__ = [
     "Toleration",
     "ValueSource",
     "Workspace",
+    "parse_problems",
+    "problems",
 ]

@@ -14,9 +14,9 @@ _SUFFIXES |= {f"{letter}i": Decimal(1024) ** power for power, letter in enumerat
 #: A whole number may be written as a number, so it arrives as one, too.
 Quantity = Annotated[
     str,
-    BeforeValidator(lambda value: str(value) if type(value) is int else value),
     Field(pattern=r"^[0-9]+(\.[0-9]+)?(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?$", max_length=32),
-    Keywords(x_kubernetes_int_or_string=True),
+    BeforeValidator(lambda value: str(value) if type(value) is int else value),
+    Keywords(minimum=0, x_kubernetes_int_or_string=True),
 ]
 
 
