@@ -3,6 +3,7 @@ package process
 import (
 	"context"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -202,8 +203,10 @@ func (p *Process) End() {
 		defer close(p.endDone)
 		defer guard("ending a process")
 		if p.Ended() {
-			// Its number may belong to someone else by now, unless something in its session keeps it.
-			if len(inSession(p.PID)) == 0 {
+			// What it left running in its session keeps its number from being given to another. So either there
+			// is something and it is its own, or there is a new process of that number, which is not.
+			left := inSession(p.PID)
+			if len(left) == 0 || slices.Contains(left, p.PID) {
 				return
 			}
 		}

@@ -13,31 +13,32 @@ func (t *Table) Stop(grace time.Duration) {
 	t.stopping = true
 	t.mu.Unlock()
 	empty := func() bool { return !t.reapOnce() }
-	signalEverything(syscall.SIGTERM)
-	signalEverything(syscall.SIGCONT) // one that is stopped would not see it
+	everything := func(sig syscall.Signal) {
+		if os.Getpid() == 1 {
+			_ = syscall.Kill(-1, sig) // also what `kubectl exec` brought in
+		} else {
+			signalDescendants(sig)
+		}
+	}
+	everything(syscall.SIGTERM)
+	everything(syscall.SIGCONT) // one that is stopped would not see it
 	if waitUntil(grace, empty) {
 		return
 	}
 	waitUntil(killLimit, func() bool {
-		signalEverything(syscall.SIGKILL)
+		// Not the bridges, which still have to carry the exits of these. What else there is dies with PID 1.
+		signalDescendants(syscall.SIGKILL)
 		return empty()
 	})
 }
 
-// signalEverything signals all of the container. Where the agent is not PID 1, in a pod whose containers share
-// their processes, it may only signal what descends from it.
-func signalEverything(sig syscall.Signal) {
-	self := os.Getpid()
-	if self == 1 {
-		_ = syscall.Kill(-1, sig)
-		return
-	}
-	all := processes()
+// signalDescendants signals what the agent started or adopted.
+func signalDescendants(sig syscall.Signal) {
 	children := map[int][]int{}
-	for _, p := range all {
+	for _, p := range processes() {
 		children[p.parent] = append(children[p.parent], p.pid)
 	}
-	for todo := children[self]; len(todo) > 0; todo = todo[1:] {
+	for todo := children[os.Getpid()]; len(todo) > 0; todo = todo[1:] {
 		_ = syscall.Kill(todo[0], sig)
 		todo = append(todo, children[todo[0]]...)
 	}

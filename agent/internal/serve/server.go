@@ -95,11 +95,15 @@ func (s *Server) ServeConn(c net.Conn) {
 	}
 }
 
-// Idle waits until every EXIT has been sent, but not for long.
+// Idle waits until every EXIT has been sent and had time to pass the bridge, but not for long.
 func (s *Server) Idle(limit time.Duration) {
+	if s.connections.Load() == 0 {
+		return
+	}
 	for end := time.Now().Add(limit); s.following.Load() > 0 && time.Now().Before(end); {
 		time.Sleep(5 * time.Millisecond)
 	}
+	time.Sleep(20 * time.Millisecond)
 }
 
 // trusted refuses other users of the container: the socket's mode already does, except where the directory lets
