@@ -6,20 +6,27 @@ core/v1. Unknown variables with the prefix are refused, so that a typo in the ch
 
 import json
 import os
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
-
 from sandbox_api.v1alpha1 import Egress, Resources
 
 from .durations import parse_duration
 
 PREFIX = "SANDBOX_OPERATOR_"
+#: What the kubelet adds for a Service that happens to be named like us.
+_SERVICE_LINK = re.compile(r"([A-Z0-9_]+_)?(SERVICE_HOST|SERVICE_PORT\w*|PORT(_\d+_\w+)?)")
 
 
 class SettingsError(Exception):
     """The environment makes no sense: the message names the variable."""
+
+
+def _is_service_link(name: str) -> bool:
+    rest = name.removeprefix(PREFIX)
+    return rest.lower() not in Settings.model_fields and _SERVICE_LINK.fullmatch(rest) is not None
 
 
 def _listed(value: object) -> object:
@@ -110,7 +117,7 @@ class Settings(BaseModel):
         values: dict[str, Any] = {
             name.removeprefix(PREFIX).lower(): value
             for name, value in environ.items()
-            if name.startswith(PREFIX) and value != ""
+            if name.startswith(PREFIX) and value != "" and not _is_service_link(name)
         }
         try:
             return cls.model_validate(values)

@@ -1,0 +1,1 @@
+"""The Sandbox controller: observe, plan (pure), act, write status once."""

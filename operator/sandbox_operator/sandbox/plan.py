@@ -1,0 +1,424 @@
+"""The decision: what is known of a sandbox in, what is to be done out. Pure, so that tables can test it."""
+
+from dataclasses import replace
+from typing import Any
+
+from sandbox_api.kube import CONFIG_MAPS, NETWORK_POLICIES, PODS, SERVICES, Object
+from sandbox_api.v1alpha1 import ConditionType, Egress, Reason, SandboxSpec
+
+from sandbox_operator.durations import format_time, in_words, parse_time
+from sandbox_operator.settings import Settings
+
+from . import names
+from .diagnose import MATERIALIZE_REASONS, PodState, Problem, diagnose
+from .expiry import expires_at, start_timeout
+from .finalize import plan_deletion
+from .network import covers, ports_policy, shared_policies
+from .observe import Observation
+from .pod import pod_labels, render_pod
+from .service import render_service
+from .spec_digest import changed_fields
+from .status import Verdict, find, render, worth_writing
+from .steps import CreatePod, Decision, DeleteChild, DeleteSandbox, Ensure, LabelPod, Step, Tell
+from .validate import check_spec, parse_spec
+
+#: A start that takes longer says in its status what it is busy with.
+SLOW_START = 10.0
+#: Failures of a start that end it until the spec changes.
+_FINAL = frozenset({*MATERIALIZE_REASONS, Reason.INVALID_IMAGE, Reason.START_TIMEOUT})
+_LOSSES = frozenset({Reason.POD_LOST, Reason.EVICTED, Reason.NODE_LOST})
+#: Fields of the status that speak of one incarnation.
+_OF_INCARNATION = ("podUID", "startedAt", "restarts", "materialized")
+
+
+def plan(obs: Observation, now: float, settings: Settings) -> Decision:
+    """Decide.
+
+    Args:
+        obs: What is known.
+        now: Seconds since the epoch.
+        settings: The administrator's.
+    """
+    if obs.view.deleting:
+        return plan_deletion(obs, now)
+    return _Plan(obs, now, settings).decide()
+
+
+class _Plan:
+    """One decision about a sandbox that is to live."""
+
+    def __init__(self, obs: Observation, now: float, settings: Settings) -> None:
+        self.obs = obs
+        self.view = obs.view
+        self.status = obs.view.status
+        self.memory = obs.memory
+        self.now = now
+        self.settings = settings
+        self.steps: list[Step] = []
+        self.again: list[float] = []
+
+    def decide(self) -> Decision:
+        view = self.view
+        lifecycle = view.spec.get("lifecycle") or {}
+        ends = expires_at(view.created, lifecycle.get("ttl"))
+        if ends is not None:
+            if self.now >= ends:
+                note = f"Its ttl of {lifecycle['ttl']} is over."
+                return Decision(
+                    steps=(Tell(Reason.EXPIRED, note, warning=False, action="Delete"), DeleteSandbox())
+                )
+            self.again.append(ends)
+        spec, problem = parse_spec(view.spec)
+        if spec is not None:
+            problem = check_spec(spec, self.settings)
+        pod = self._current_pod()
+        self._remove_strays(pod)
+        if spec is None or problem is not None:
+            return self._unacceptable(spec, problem, pod)
+        if pod is None:
+            return self._without_pod(spec)
+        return self._with_pod(spec, pod)
+
+    # -- the pod
+
+    def _current_pod(self) -> Object | None:
+        """The pod of the present incarnation, if it exists."""
+        if self.view.incarnation == 0:
+            return None
+        name = names.pod_name(self.view.name, self.view.uid, self.view.incarnation)
+        known = self.status.get("podUID")
+        for pod in self.obs.pods:
+            if pod["metadata"]["name"] == name:
+                return pod if known in (None, pod["metadata"].get("uid")) else None
+        return None
+
+    def _remove_strays(self, current: Object | None) -> None:
+        """Pods of earlier incarnations, and what they needed."""
+        keep = {names.pod_name(self.view.name, self.view.uid, self.view.incarnation)}
+        for pod in self.obs.pods:
+            metadata = pod["metadata"]
+            if pod is not current and not metadata.get("deletionTimestamp"):
+                self.steps.append(DeleteChild(PODS, metadata["name"], metadata["uid"]))
+        for config_map in self.obs.config_maps:
+            metadata = config_map["metadata"]
+            if metadata["name"] not in keep and not metadata.get("deletionTimestamp"):
+                self.steps.append(DeleteChild(CONFIG_MAPS, metadata["name"], metadata["uid"]))
+
+    def _without_pod(self, spec: SandboxSpec) -> Decision:
+        """No pod of the present incarnation: the first start, a pod that vanished, or one that is not to be."""
+        if self._given_up():
+            return self._decision(None)
+        if waiting := self._awaiting_secret(spec):
+            return waiting
+        vanished = self.status.get("podUID") is not None
+        problem = Problem(Reason.POD_LOST, "The pod is gone.", True) if vanished else None
+        # Without a pod's UID in the status this incarnation's pod has never been seen to live: it is posted (again).
+        same = self.view.incarnation > 0 and not vanished and not self._ended()
+        return self._start(spec, self.view.incarnation if same else self.view.incarnation + 1, problem)
+
+    def _with_pod(self, spec: SandboxSpec, pod: Object) -> Decision:
+        state = diagnose(pod)
+        recorded = (pod["metadata"].get("annotations") or {}).get(names.ANNOTATION_SPEC_DIGEST, "")
+        outdated = changed_fields(recorded, self.view.spec)
+        started = self.status.get("startedAt") is not None
+        if state.over:
+            if self._given_up():
+                return self._decision(None)
+            return self._start(spec, self.view.incarnation + 1, state.problem)
+        if outdated and not started and not state.usable:
+            # Nothing is lost with a pod that never came up, and the change may be the remedy.
+            self._delete(pod)
+            return self._start(spec, self.view.incarnation + 1, None)
+        if state.usable or started:
+            return self._running(spec, pod, state, outdated)
+        return self._starting(spec, pod, state)
+
+    # -- starting
+
+    def _start(self, spec: SandboxSpec, incarnation: int, why: Problem | None) -> Decision:
+        """Start an incarnation, now or when it is time."""
+        refusal = self.memory.refusal
+        if refusal is not None and refusal.generation == self.view.generation:
+            if refusal.retry_at is None or self.now < refusal.retry_at:
+                return self._refused(incarnation, refusal.problem, refusal.retry_at)
+            why = refusal.problem
+        at = self.memory.may_start_at()
+        if at > self.now:
+            problem = why or Problem(Reason.POD_LOST, "The pod was lost.", True)
+            self.again.append(at)
+            message = f"{problem.message} A new one starts in {in_words(max(1, at - self.now))}."
+            return self._decision(
+                Verdict(False, problem.reason, message, problem.reason, problem=problem), steps=self.steps
+            )
+        body, config_map = render_pod(self.view, spec, self.settings, incarnation)
+        reason = why.reason if why is not None else Reason.STARTING
+        message = why.message if why is not None else "The pod is being started."
+        fields: dict[str, Any] = dict.fromkeys(_OF_INCARNATION)
+        fields |= {
+            "incarnation": incarnation,
+            "podName": body["metadata"]["name"],
+            "podGeneration": self.view.generation,
+        }
+        self.again.append(self.now + SLOW_START)
+        verdict = Verdict(False, reason, message, reason, problem=why, fields=fields)
+        steps = [*self.steps, *self._fences(spec), *self._publication(spec), CreatePod(body, config_map)]
+        return self._decision(verdict, steps=steps, guard=True)
+
+    def _refused(self, incarnation: int, problem: Problem, retry_at: float | None) -> Decision:
+        if retry_at is not None:
+            self.again.append(retry_at)
+        fields = dict.fromkeys(_OF_INCARNATION) if incarnation != self.view.incarnation else {}
+        verdict = Verdict(
+            False,
+            problem.reason,
+            problem.message,
+            problem.reason,
+            stalled=not problem.retryable,
+            problem=problem,
+            fields=fields,
+        )
+        return self._decision(verdict, steps=self.steps)
+
+    def _starting(self, spec: SandboxSpec, pod: Object, state: PodState) -> Decision:
+        """A pod that has not come up yet."""
+        if state.fatal and state.problem is not None:
+            self._delete(pod)
+            return self._give_up(state.problem)
+        limit = start_timeout(spec, self.settings)
+        created = parse_time(pod["metadata"]["creationTimestamp"])
+        if self.now >= created + limit:
+            self._delete(pod)
+            cause = f": {state.problem.message}" if state.problem else "."
+            message = f"The start took longer than {in_words(limit)}{cause}"
+            entry = state.problem.entry if state.problem else None
+            return self._give_up(Problem(Reason.START_TIMEOUT, message, True, entry))
+        self.again.append(created + limit)
+        slow = self.now - created >= SLOW_START
+        if not slow:
+            self.again.append(created + SLOW_START)
+        # Why the last pod was lost stays until this one is up.
+        problem = state.problem or self._loss()
+        reason = problem.reason if problem else state.progress
+        message = problem.message if problem else _PROGRESS.get(state.progress, "The pod is being started.")
+        verdict = Verdict(
+            False, reason, message, reason, problem=problem, fields=self._pod_fields(pod, state, spec)
+        )
+        steps = [*self.steps, *self._fences(spec), *self._publication(spec), *self._labels(spec, pod)]
+        return self._decision(verdict, steps=steps, guard=True, progress=slow)
+
+    def _awaiting_secret(self, spec: SandboxSpec) -> Decision | None:
+        secret = self.view.annotation(names.ANNOTATION_AWAITING_SECRET)
+        if not secret or self.view.incarnation > 0:
+            return None
+        limit = start_timeout(spec, self.settings)
+        message = f"The client has yet to create the Secret {secret!r} that the spec names."
+        reason = Reason.AWAITING_SECRET
+        if self.now < self.view.created + limit:
+            self.again.append(self.view.created + limit)
+            return self._decision(Verdict(False, reason, message, reason), steps=self.steps)
+        message = f"The start took longer than {in_words(limit)}: {message}"
+        problem = Problem(Reason.START_TIMEOUT, message, True)
+        verdict = Verdict(False, problem.reason, message, reason, stalled=True, problem=problem)
+        return self._decision(verdict, steps=self.steps)
+
+    # -- running
+
+    def _running(self, spec: SandboxSpec, pod: Object, state: PodState, outdated: list[str]) -> Decision:
+        """A pod that is up, or was and is coming back."""
+        fields = self._pod_fields(pod, state, spec)
+        uid = pod["metadata"]["uid"]
+        uploaded = self.view.annotation(names.ANNOTATION_UPLOADED) == uid
+        waits = _awaits_upload(self.view.spec) and not uploaded
+        steps = [*self.steps, *self._fences(spec), *self._publication(spec), *self._labels(spec, pod)]
+        if state.usable:
+            fields["startedAt"] = self.status.get("startedAt") or format_time(self.now)
+        if state.usable and not waits:
+            verdict = Verdict(
+                True,
+                Reason.AVAILABLE,
+                "The workspace can be used.",
+                Reason.MATERIALIZED,
+                tuple(outdated),
+                fields=fields,
+            )
+            if state.restarted_by is not None and state.restarts > int(self.status.get("restarts") or 0):
+                note = f"{state.restarted_by.message} It was started again."
+                steps.append(Tell(state.restarted_by.reason, note, warning=True, action="Restart"))
+        elif state.usable:
+            message = f"The client has yet to send files to pod {pod['metadata']['name']}."
+            reason = Reason.AWAITING_UPLOAD
+            verdict = Verdict(False, reason, message, reason, tuple(outdated), fields=fields)
+        else:
+            problem = state.problem
+            reason = problem.reason if problem else state.progress
+            message = problem.message if problem else "The workspace container is being started again."
+            whole = Reason.MATERIALIZED if state.filled and not waits else reason
+            verdict = Verdict(False, reason, message, whole, tuple(outdated), problem=problem, fields=fields)
+        return self._decision(verdict, steps=steps, guard=True)
+
+    # -- giving up
+
+    def _unacceptable(
+        self, spec: SandboxSpec | None, problem: Problem | None, pod: Object | None
+    ) -> Decision:
+        """A spec that cannot be taken: a running pod goes on, and nothing new is started."""
+        problem = problem or Problem(Reason.INVALID_SPEC, "The spec cannot be read.", False)
+        if pod is not None:
+            state = diagnose(pod)
+            if state.usable:
+                verdict = Verdict(
+                    True,
+                    Reason.AVAILABLE,
+                    "The workspace can be used.",
+                    Reason.MATERIALIZED,
+                    outdated_problem=problem,
+                    fields={"podUID": pod["metadata"]["uid"], "restarts": state.restarts},
+                )
+                return self._decision(verdict, steps=self.steps)
+            if not state.over and self.status.get("startedAt") is None:
+                self._delete(pod)
+        verdict = Verdict(
+            False, problem.reason, problem.message, problem.reason, stalled=True, problem=problem
+        )
+        return self._decision(verdict, steps=self.steps)
+
+    def _give_up(self, problem: Problem) -> Decision:
+        verdict = Verdict(
+            False,
+            problem.reason,
+            problem.message,
+            problem.reason,
+            stalled=True,
+            problem=problem,
+            fields=dict.fromkeys(_OF_INCARNATION),
+        )
+        return self._decision(verdict, steps=self.steps)
+
+    def _given_up(self) -> bool:
+        """Whether this spec has been tried and found to fail for good."""
+        stalled = find(self.status, ConditionType.STALLED)
+        return self._ended() and stalled.get("observedGeneration") == self.view.generation
+
+    def _ended(self) -> bool:
+        """Whether the present incarnation was given up, for this spec or an earlier one."""
+        stalled = find(self.status, ConditionType.STALLED)
+        return (
+            stalled.get("status") == "True" and stalled.get("reason") in _FINAL and self.view.incarnation > 0
+        )
+
+    # -- parts
+
+    def _loss(self) -> Problem | None:
+        """The loss that the status speaks of."""
+        failure = self.status.get("failure") or {}
+        if failure.get("reason") not in _LOSSES:
+            return None
+        return Problem(Reason(failure["reason"]), str(failure.get("message") or ""), True)
+
+    def _pod_fields(self, pod: Object, state: PodState, spec: SandboxSpec) -> dict[str, Any]:
+        fields: dict[str, Any] = {
+            "podUID": pod["metadata"]["uid"],
+            "podName": pod["metadata"]["name"],
+        }
+        if state.restarts or state.usable:
+            fields["restarts"] = state.restarts
+        if state.receipt is not None:
+            fields["materialized"] = state.receipt
+        return fields
+
+    def _fences(self, spec: SandboxSpec) -> list[Step]:
+        """The shared policies, where they are missing or differ."""
+        egress = self._egress(spec)
+        return [
+            Ensure(NETWORK_POLICIES, policy, owned=False)
+            for policy in shared_policies(self.view.namespace, egress, self.settings)
+            if not self._stands(policy, self.obs.shared_policies.get(policy["metadata"]["name"]))
+        ]
+
+    def _publication(self, spec: SandboxSpec) -> list[Step]:
+        """Service and policy of the published ports, or their removal."""
+        steps: list[Step] = []
+        wanted = [
+            (SERVICES, self.obs.services, render_service),
+            (NETWORK_POLICIES, self.obs.own_policies, ports_policy),
+        ]
+        for resource, present, make in wanted:
+            body = make(self.view, spec.ports) if spec.ports else None
+            name = body["metadata"]["name"] if body else None
+            standing = next((item for item in present if item["metadata"]["name"] == name), None)
+            if body is not None and not self._stands(body, standing):
+                steps.append(Ensure(resource, body, owned=True))
+            steps += [
+                DeleteChild(resource, item["metadata"]["name"], item["metadata"]["uid"])
+                for item in present
+                if item is not standing and not item["metadata"].get("deletionTimestamp")
+            ]
+        return steps
+
+    def _labels(self, spec: SandboxSpec, pod: Object) -> list[Step]:
+        """Labels of the pod that are not what policies select by: egress changed, or somebody else wrote them."""
+        wanted = pod_labels(self.view, spec, self.settings)
+        if covers(wanted, pod["metadata"].get("labels") or {}):
+            return []
+        return [LabelPod(pod["metadata"]["name"], pod["metadata"]["uid"], wanted)]
+
+    @staticmethod
+    def _stands(body: dict[str, Any], standing: Object | None) -> bool:
+        return standing is not None and covers(body["spec"], standing.get("spec"))
+
+    def _delete(self, pod: Object) -> None:
+        self.steps.append(DeleteChild(PODS, pod["metadata"]["name"], pod["metadata"]["uid"]))
+
+    def _egress(self, spec: SandboxSpec) -> Egress:
+        return (spec.network and spec.network.egress) or self.settings.default_egress
+
+    def _decision(
+        self,
+        verdict: Verdict | None,
+        *,
+        steps: list[Step] | None = None,
+        guard: bool = False,
+        progress: bool = False,
+    ) -> Decision:
+        status = None
+        steps = list(self.steps if steps is None else steps)
+        if verdict is not None:
+            verdict = replace(verdict, fields={**verdict.fields, **self._spec_fields()})
+            status = render(verdict, self.status, self.view.generation, self.now)
+            if not worth_writing(self.status, status, progress=progress):
+                status = None
+            elif verdict.problem is not None and not self._told(verdict.problem):
+                steps.append(
+                    Tell(verdict.problem.reason, verdict.problem.message, warning=True, action="Reconcile")
+                )
+        return Decision(
+            guard=guard and not self.view.guarded,
+            status=status,
+            steps=tuple(steps),
+            again=max(0.05, min(self.again) - self.now) if self.again else None,
+        )
+
+    def _told(self, problem: Problem) -> bool:
+        return bool((self.status.get("failure") or {}).get("reason") == problem.reason)
+
+    def _spec_fields(self) -> dict[str, Any]:
+        """Fields that follow from the spec alone."""
+        egress = (self.view.spec.get("network") or {}).get("egress") or self.settings.default_egress.value
+        enforced = self.settings.network_policies_enforced
+        ports = self.view.spec.get("ports")
+        return {
+            "network": {"egress": egress if enforced else "Unknown"},
+            "serviceName": names.lasting_name(self.view.name, self.view.uid) if ports else None,
+        }
+
+
+_PROGRESS = {
+    Reason.SCHEDULING: "The pod waits for a node.",
+    Reason.MATERIALIZING: "The workspace is being filled.",
+    Reason.STARTING: "The pod is being started.",
+}
+
+
+def _awaits_upload(spec: dict[str, Any]) -> bool:
+    entries = (spec.get("manifest") or {}).get("entries") or {}
+    return any("localFile" in entry or "localDir" in entry for entry in entries.values())
