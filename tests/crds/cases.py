@@ -220,12 +220,12 @@ WRONG: dict[str, tuple[Spec, str]] = {
     # size
     "too much content": (
         entry("big.txt", file={"content": "x" * 200_000}),
-        "put large files into a ConfigMap or Secret and name it in contentFrom, clone them with gitRepo, or "
+        "put larger files into a ConfigMap or Secret and name it in contentFrom, clone them with gitRepo, or "
         "let the SDK client upload them",
     ),
     "too much content in sum": (
         entries(a={"file": {"content": "x" * 70_000}}, b={"file": {"contentBase64": "AAAA" * 16_000}}),
-        "have more than 131072 characters",
+        "can have at most 131072 characters",
     ),
     "no base64": (
         entry("a", file={"contentBase64": "data:,x"}),

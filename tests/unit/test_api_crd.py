@@ -14,14 +14,12 @@ REPOSITORY = Path(__file__).parents[2]
 DEFINITIONS = custom_resources()
 Node = tuple[str, dict[str, Any]]
 
-ALLOWED = set(
-    """
-    description type format enum pattern minLength maxLength minimum maximum minItems maxItems minProperties
-    maxProperties anyOf required properties additionalProperties items x-kubernetes-int-or-string
-    x-kubernetes-preserve-unknown-fields x-kubernetes-list-type x-kubernetes-list-map-keys
-    x-kubernetes-validations
-    """.split()
-)
+ALLOWED = {
+    *("description", "type", "format", "enum", "pattern", "minLength", "maxLength", "minimum", "maximum"),
+    *("minItems", "maxItems", "minProperties", "maxProperties", "anyOf", "required", "properties"),
+    *("additionalProperties", "items", "x-kubernetes-int-or-string", "x-kubernetes-preserve-unknown-fields"),
+    *("x-kubernetes-list-type", "x-kubernetes-list-map-keys", "x-kubernetes-validations"),
+}
 
 
 def nodes(schema: dict[str, Any], where: str = "") -> Iterator[Node]:

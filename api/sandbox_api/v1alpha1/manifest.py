@@ -257,8 +257,8 @@ class Manifest(ApiModel):
                 " (has(self[k].file.content) ? self[k].file.content.size() : 0)"
                 " + (has(self[k].file.contentBase64) ? self[k].file.contentBase64.size() : 0)"
                 f").sum() <= {MAX_INLINE_CHARACTERS}",
-                f"content and contentBase64 of all entries together have more than {MAX_INLINE_CHARACTERS} "
-                "characters: put large files into a ConfigMap or Secret and name it in contentFrom, clone "
+                f"content and contentBase64 of all entries together can have at most {MAX_INLINE_CHARACTERS} "
+                "characters: put larger files into a ConfigMap or Secret and name it in contentFrom, clone "
                 "them with gitRepo, or let the SDK client upload them (localFile, localDir)",
                 lambda entries: _inline(entries) <= MAX_INLINE_CHARACTERS,
             ),
