@@ -113,9 +113,7 @@ func TestNothingIsLeftOfStreams(t *testing.T) {
 		}
 	}
 	eventually(t, "goroutines end", func() bool { return runtime.NumGoroutine() <= before+5 })
-	if n := a.server.streams.Load(); n != 0 {
-		t.Errorf("%d streams", n)
-	}
+	eventually(t, "streams end", func() bool { return a.server.streams.Load() == 0 })
 }
 
 func TestCancelOfContent(t *testing.T) {
