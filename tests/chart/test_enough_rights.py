@@ -119,7 +119,7 @@ def kinds(server: Cluster) -> set[str]:
     return {line.partition("/")[0] for line in lines}
 
 
-def eventually(holds: Callable[[], bool], log: Path, seconds: float = 30) -> None:
+def eventually(holds: Callable[[], bool], log: Path, seconds: float = 60) -> None:
     end = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < end, log.read_text()[-3000:]
