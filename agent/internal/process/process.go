@@ -47,9 +47,8 @@ type Process struct {
 	terminal *terminal // nil without
 	oomsAt   int
 
-	gone     chan struct{} // closed when it has been reaped
-	reported chan struct{} // closed when its exit is known to followers
-	ended    time.Time     // valid once reported is closed
+	gone  chan struct{} // closed when it has been reaped
+	ended time.Time     // valid once gone is closed
 
 	ending    sync.Once
 	endBegun  atomic.Bool
@@ -106,7 +105,6 @@ func (t *Table) Start(s Spec) (p *Process, err error) {
 		out:      newOutput(),
 		oomsAt:   oomKills(),
 		gone:     make(chan struct{}),
-		reported: make(chan struct{}),
 		endDone:  make(chan struct{}),
 	}
 	plumbing, err := connect(s)
@@ -157,7 +155,9 @@ func (t *Table) Start(s Spec) (p *Process, err error) {
 func (t *Table) watch(p *Process, status <-chan syscall.WaitStatus, outs []*os.File, pumps *sync.WaitGroup) {
 	defer guard("end of a process")
 	ws := <-status
+	p.ended = time.Now()
 	close(p.gone)
+	t.ended(p)
 	for _, f := range outs {
 		_ = f.SetReadDeadline(time.Now().Add(linger))
 	}
@@ -178,24 +178,18 @@ func (t *Table) watch(p *Process, status <-chan syscall.WaitStatus, outs []*os.F
 		<-p.endDone // the client is told when all are gone, not only the first
 	}
 	e.TimedOut = p.timedOut.Load()
-	p.ended = time.Now()
-	close(p.reported)
-	t.finished(p)
 	p.out.finish(&e)
 }
 
-// Ended says whether the exit is known.
+// Ended says whether the process itself has ended; its output may not have been read yet.
 func (p *Process) Ended() bool {
 	select {
-	case <-p.reported:
+	case <-p.gone:
 		return true
 	default:
 		return false
 	}
 }
-
-// Gone is closed when the process itself has ended; its output may not have been read yet.
-func (p *Process) Gone() <-chan struct{} { return p.gone }
 
 // End ends the process and what it started in its session (TERM, then KILL), and returns when they are gone.
 func (p *Process) End() {
@@ -212,6 +206,10 @@ func (p *Process) End() {
 		}
 		p.endBegun.Store(true)
 		endSession(p.PID)
+		select {
+		case <-p.gone:
+		case <-time.After(killLimit):
+		}
 	})
 	<-p.endDone
 }

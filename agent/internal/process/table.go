@@ -126,9 +126,9 @@ func (t *Table) add(p *Process) {
 	t.byID[p.ID] = p
 }
 
-// finished notes the end of p. One that is attached to nothing but its own stream is forgotten with the stream; a
-// detached one stays for a while, since the connection may have been cut before its EXIT arrived.
-func (t *Table) finished(p *Process) {
+// ended notes the end of p. One that belongs to a stream is forgotten with the stream; a detached one stays for a
+// while, since the connection may have been cut before its EXIT arrived.
+func (t *Table) ended(p *Process) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.running--

@@ -519,7 +519,7 @@ func TestTerminal(t *testing.T) {
 	if r := s.rest(); !strings.HasSuffix(r.stdout.String(), "line\r\nbegunended\r\n") || r.exit.Code != 0 {
 		t.Fatalf("%q %+v", r.stdout.String(), r.exit)
 	}
-	s = c.open(request{"op": "exec", "argv": []string{"sh", "-c", "echo ready; sleep 100"}, "tty": true, "stdin": true})
+	s = c.open(request{"op": "exec", "argv": []string{"sh", "-c", "echo ready; exec sleep 100"}, "tty": true, "stdin": true})
 	s.next()
 	s.send(wire.Data, []byte{3}) // ^C
 	if r := s.rest(); r.exit.Code != 130 {
