@@ -1,9 +1,12 @@
 """Where credentials come from, and that they stay where they belong; TLS against a real server."""
 
+import asyncio
 import base64
 import datetime
+import gc
 import os
 import ssl
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -99,8 +102,14 @@ async def tls_server(tls_files: Path) -> Any:
     context.verify_mode = ssl.CERT_OPTIONAL
     context.load_cert_chain(tls_files / "server.pem")
 
-    async def handler(request: web.Request) -> web.Response:
+    async def handler(request: web.Request) -> web.StreamResponse:
         assert request.transport is not None
+        if "watch" in request.query:
+            response = web.StreamResponse()
+            await response.prepare(request)
+            await response.write(b'{"type": "BOOKMARK", "object": {}}\n')
+            await asyncio.sleep(10)
+            return response
         peer = request.transport.get_extra_info("peercert") or {}
         names = [value for rdn in peer.get("subject", ()) for _, value in rdn]
         return web.json_response({"names": names, "token": request.headers.get("Authorization")})
@@ -161,6 +170,27 @@ async def test_inline_keys_leave_no_file(
         KubeconfigCredentials(kubeconfig(path, cluster={"server": "https://x"}, user=user))
     assert "s3cret" not in str(caught.value)
     assert list(scratch.iterdir()) == []
+
+
+async def test_a_loop_may_end_right_after_the_client(tmp_path: Path, tls_server: str) -> None:
+    cluster = {"server": tls_server, "insecure-skip-tls-verify": True}
+    credentials = KubeconfigCredentials(kubeconfig(tmp_path / "config", cluster=cluster, user={}))
+
+    async def watch_and_leave() -> None:
+        async with KubeClient(credentials) as api:
+            watch = api.watch(PODS, resource_version="1")
+            await anext(watch)
+            listing = asyncio.create_task(api.list(PODS))
+            await asyncio.sleep(0)
+            listing.cancel()
+            await watch.aclose()
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(10):
+            await asyncio.to_thread(asyncio.run, watch_and_leave())
+        gc.collect()
+    assert [str(warning.message) for warning in caught] == []
 
 
 async def test_a_certificate_of_another_authority_is_refused(tmp_path: Path, tls_server: str) -> None:

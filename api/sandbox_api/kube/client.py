@@ -10,6 +10,7 @@ import json
 import logging
 import socket
 import ssl
+import weakref
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from typing import Any, Literal, Protocol, Self
 from urllib.parse import urlsplit
 
 import aiohttp
+from aiohttp.connector import Connection
 from yarl import URL
 
 from .credentials import Credentials, Endpoint
@@ -224,7 +226,10 @@ class KubeClient:
         self._closed = True
         if self._session is not None:
             session, self._session = self._session, None
+            connector = session.connector
             await session.close()
+            if isinstance(connector, _Connector):
+                await connector.abort()
 
     # -- objects
 
@@ -502,7 +507,7 @@ class KubeClient:
             raise RuntimeError("the client is closed")
         if self._session is None:
             self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0),  # the lanes limit
+                connector=_Connector(limit=0),  # the lanes limit
                 cookie_jar=aiohttp.DummyCookieJar(),
                 headers={"Accept": "application/json", "User-Agent": self._user_agent},
             )
@@ -542,6 +547,31 @@ def _translated(endpoint: Endpoint, what: str) -> Iterator[None]:
         reason, why = _CONNECTION_LOST, f"the connection was lost ({type(exc).__name__})"
     server = urlsplit(endpoint.server).netloc.rpartition("@")[2]
     raise Unreachable(0, reason, f"API server {server}: {why} ({what})")
+
+
+class _Connector(aiohttp.TCPConnector):
+    """Knows its connections also after a cancelled request has left them: TLS takes a while to say goodbye.
+
+    Whoever closes the client may end the event loop next, and would be warned of each socket that is left.
+    """
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self._opened: weakref.WeakSet[asyncio.BaseTransport] = weakref.WeakSet()
+
+    async def connect(self, *arguments: Any, **settings: Any) -> Connection:
+        connection = await super().connect(*arguments, **settings)
+        if connection.transport is not None:
+            self._opened.add(connection.transport)
+        return connection
+
+    async def abort(self) -> None:
+        for transport in list(self._opened):
+            if isinstance(transport, asyncio.WriteTransport):
+                transport.abort()
+        # One round for TLS, one for the socket beneath it.
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
 
 
 async def _refusal(response: aiohttp.ClientResponse) -> ApiError:
