@@ -34,6 +34,7 @@ from .steps import (
     DeleteChild,
     DeleteSandbox,
     Ensure,
+    FindPod,
     LabelPod,
     RemoveFinalizer,
     Step,
@@ -87,6 +88,8 @@ class Actor:
                 await self._ensure(view, step, memory)
             case CreatePod():
                 await self._create_pod(view, step, memory)
+            case FindPod():
+                await self._find(view, step, memory)
             case LabelPod():
                 await self._label(view, step)
             case DeleteChild():
@@ -222,6 +225,17 @@ class Actor:
         if labels.get(names.LABEL_MANAGED_BY) != names.MANAGED_BY:
             raise Refused(name_conflict(step.resource.kind, name))
         return item
+
+    async def _find(self, view: SandboxView, step: FindPod, memory: Memory) -> None:
+        try:
+            item = await self._api.get(PODS, step.name, view.namespace)
+        except NotFound:
+            item = None
+        if item is None or item["metadata"].get("uid") != step.uid or controller_uid(item) != view.uid:
+            memory.gone_pod = step.uid
+        else:
+            self._store.put(PODS, item)
+        raise Stale
 
     async def _label(self, view: SandboxView, step: LabelPod) -> None:
         patch = {"metadata": {"uid": step.uid, "labels": step.labels}}

@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from sandbox_api.kube import EVENTS, Api, KubeError
+from sandbox_api.kube import EVENTS, Api, ApiError, KubeError
 from sandbox_api.v1alpha1 import API_VERSION
 
 from sandbox_operator.durations import format_micro_time
@@ -80,6 +80,10 @@ class Recorder:
             event = await self._pending.get()
             try:
                 await self._api.create(EVENTS, event.body, event.namespace, field_manager=FIELD_MANAGER)
+            except ApiError as error:
+                if error.namespace_terminating:
+                    continue  # nobody will read it
+                logger.info("an event could not be posted: %s", error, extra={"namespace": event.namespace})
             except KubeError as error:
                 logger.info("an event could not be posted: %s", error, extra={"namespace": event.namespace})
             except Exception:

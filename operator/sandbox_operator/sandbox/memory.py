@@ -34,6 +34,8 @@ class Memory:
     refusal: Refusal | None = None
     losses: int = 0
     last_start: float | None = None
+    gone_pod: str = ""
+    """UID of the pod that was last looked for and not found."""
     told: dict[tuple[str, str], float] = field(default_factory=dict)
     """Events told already, by reason and note, and when."""
 

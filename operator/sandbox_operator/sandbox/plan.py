@@ -19,7 +19,7 @@ from .pod import pod_labels, render_pod
 from .service import render_service
 from .spec_digest import changed_fields
 from .status import Verdict, find, render, worth_writing
-from .steps import CreatePod, Decision, DeleteChild, DeleteSandbox, Ensure, LabelPod, Step, Tell
+from .steps import CreatePod, Decision, DeleteChild, DeleteSandbox, Ensure, FindPod, LabelPod, Step, Tell
 from .validate import check_spec, parse_spec
 
 #: A start that takes longer says in its status what it is busy with.
@@ -110,7 +110,10 @@ class _Plan:
             return self._decision(None)
         if waiting := self._awaiting_secret(spec):
             return waiting
-        vanished = self.status.get("podUID") is not None
+        known = self.status.get("podUID")
+        if known is not None and known != self.memory.gone_pod:
+            return Decision(steps=(FindPod(str(self.status.get("podName")), str(known)),))
+        vanished = known is not None
         problem = Problem(Reason.POD_LOST, "The pod is gone.", True) if vanished else None
         # Without a pod's UID in the status this incarnation's pod has never been seen to live: it is posted (again).
         same = self.view.incarnation > 0 and not vanished and not self._ended()

@@ -21,7 +21,7 @@ def problem_of(error: ApiError) -> Problem | None:
     """The problem that a refusal of a child is; None where it is none of the sandbox's."""
     message = one_line(error.message)
     if error.namespace_terminating:
-        return Problem(Reason.ADMISSION_DENIED, "The namespace is being deleted and takes no pods.", True)
+        return Problem(Reason.TERMINATING, "The namespace is being deleted and takes no pods.", True)
     if isinstance(error, Forbidden):
         if "exceeded quota" in message or "failed quota" in message:
             return Problem(Reason.QUOTA_EXCEEDED, message, True)

@@ -46,6 +46,14 @@ class CreatePod:
 
 
 @dataclass(frozen=True, slots=True)
+class FindPod:
+    """Look whether a pod that the feed calls gone has only lost the label that the feed follows."""
+
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
 class LabelPod:
     """Give a pod of ours the labels that policies and Services select by."""
 
@@ -73,7 +81,7 @@ class Tell:
     action: str
 
 
-Step = AddFinalizer | RemoveFinalizer | DeleteSandbox | Ensure | CreatePod | LabelPod | DeleteChild | Tell
+Step = AddFinalizer | RemoveFinalizer | DeleteSandbox | Ensure | CreatePod | FindPod | LabelPod | DeleteChild | Tell
 
 
 @dataclass(frozen=True, slots=True)
