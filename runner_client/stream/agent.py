@@ -7,7 +7,7 @@ stream is reset, and the agent kills the process group or drops the unfinished u
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self, TypeVar, cast
@@ -331,7 +331,7 @@ class AgentClient:
 
     async def read_stream(
         self, path: str, *, offset: int = 0, limit: int | None = None, user: str | None = None
-    ) -> AsyncIterator[bytes]:
+    ) -> AsyncGenerator[bytes, None]:
         """Content of a file in pieces. Ends only when it is complete; a break in the middle raises."""
         request = {"op": "read", "path": path, "offset": offset or None, "limit": limit, "user": user}
         async with self._stream(request) as stream:
@@ -420,7 +420,7 @@ class AgentClient:
             }
         )
 
-    async def archive(self, path: str, *, skip: Sequence[str] = ()) -> AsyncIterator[bytes]:
+    async def archive(self, path: str, *, skip: Sequence[str] = ()) -> AsyncGenerator[bytes, None]:
         """A directory as a tar stream, in pieces. Ends only when complete; a break in the middle raises."""
         request = {"op": "archive", "path": path, "skip": list(skip) or None}
         async with self._stream(request) as stream:

@@ -221,6 +221,7 @@ class Mux(asyncio.Protocol):
         self._heard = self.loop.time()
         self._asked: float | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._due = 0.0
         self._unanswered: list[int] = []
 
     @property
@@ -301,7 +302,7 @@ class Mux(asyncio.Protocol):
         """See :class:`asyncio.Protocol`."""
         self._transport = cast("asyncio.Transport", transport)
         self._heard = self.loop.time()
-        self._timer = self.loop.call_later(self._ping_after, self._look)
+        self._schedule(self._ping_after)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See :class:`asyncio.Protocol`."""
@@ -411,6 +412,10 @@ class Mux(asyncio.Protocol):
         if self.lost is not None:
             return
         now = self.loop.time()
+        if now - self._due > 1.0:
+            # The loop was busy, so what has arrived may not have been seen yet.
+            self._schedule(min(1.0, self._ping_timeout))
+            return
         silence = now - self._heard
         if self._asked is not None and self._heard <= self._asked:
             self._abort(
@@ -423,7 +428,11 @@ class Mux(asyncio.Protocol):
             self._asked = now
             self.send(PING, SYN, 0, 1)
             wait = self._ping_timeout
-        self._timer = self.loop.call_later(wait, self._look)
+        self._schedule(wait)
+
+    def _schedule(self, wait: float) -> None:
+        self._due = self.loop.time() + wait
+        self._timer = self.loop.call_at(self._due, self._look)
 
     def _abort(self, error: StreamError) -> None:
         self._fail(error)

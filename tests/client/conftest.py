@@ -5,11 +5,17 @@ from pathlib import Path
 
 import pytest
 
-# tests/ is no package (import-mode=importlib): what its files share is loaded by path, once.
-_SPEC = importlib.util.spec_from_file_location("local_agent", Path(__file__).with_name("local_agent.py"))
-local_agent = importlib.util.module_from_spec(_SPEC)
-sys.modules["local_agent"] = local_agent
-_SPEC.loader.exec_module(local_agent)
+
+def _shared(name: str):
+    """tests/ is no package (import-mode=importlib): what its files share is loaded by path, once."""
+    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
+    sys.modules[name] = module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+local_agent = _shared("local_agent")
+fake_cluster = _shared("fake_cluster")
 
 from runner_client.stream.agent import AgentClient  # noqa: E402
 
@@ -41,3 +47,8 @@ async def backend(agent_binary, workspace, tmp_path) -> AsyncIterator["local_age
 async def client(backend) -> AsyncIterator[AgentClient]:
     async with AgentClient(backend) as client:
         yield client
+
+
+@pytest.fixture
+def cluster_in_memory(backend) -> "fake_cluster.FakeCluster":
+    return fake_cluster.FakeCluster(backend)

@@ -1,0 +1,233 @@
+"""The client that ``SandboxRunConfig(client=...)`` takes: sandboxes of the SDK as resources of a cluster."""
+
+import asyncio
+import os
+import uuid
+from typing import Self
+
+from agents.sandbox._mount_security import redact_mount_error_data
+from agents.sandbox.manifest import Manifest
+from agents.sandbox.session import SandboxSession
+from agents.sandbox.session.dependencies import Dependencies
+from agents.sandbox.session.manager import Instrumentation
+from agents.sandbox.session.sandbox_client import BaseSandboxClient
+from agents.sandbox.session.sandbox_session_state import SandboxSessionState
+from agents.sandbox.snapshot import SnapshotBase, SnapshotSpec, resolve_snapshot
+from sandbox_api.kube import SANDBOXES, ApiError, CredentialsError
+
+from . import errors
+from .lifecycle import Access, delete_sandbox
+from .manifest_mapping import plan_manifest
+from .options import KubernetesSandboxClientOptions
+from .sandboxes import FIELD_MANAGER, random_name
+from .session import KubernetesSandboxSession, KubernetesSandboxSessionWrapper, sandbox_body
+from .spec import sandbox_spec
+from .state import KubernetesSandboxSessionState
+
+
+class KubernetesSandboxClient(BaseSandboxClient[KubernetesSandboxClientOptions | None]):
+    """Runs the SDK's sandboxes on Kubernetes.
+
+    Connections are opened when they are needed and closed with the last session: no closing needed.
+    It may be kept for the life of a program, and used by one event loop at a time.
+
+    Args:
+        namespace: Where sandboxes are created; by default that of the kubeconfig's context, or the pod's.
+        kubeconfig: Path; by default as kubectl finds it, or the pod's service account.
+        context: Context of the kubeconfig.
+        options: Defaults for runs that give no options of their own.
+        max_output: Bytes of output that one command may return.
+        dependencies: See the SDK.
+        instrumentation: See the SDK.
+        access: Instead of namespace, kubeconfig and context: another way to a cluster.
+    """
+
+    backend_id = "kubernetes"
+    supports_default_options = True
+
+    def __init__(
+        self,
+        namespace: str | None = None,
+        kubeconfig: str | os.PathLike[str] | None = None,
+        context: str | None = None,
+        *,
+        options: KubernetesSandboxClientOptions | None = None,
+        max_output: int | None = None,
+        dependencies: Dependencies | None = None,
+        instrumentation: Instrumentation | None = None,
+        access: Access | None = None,
+    ) -> None:
+        self._namespace = namespace
+        self._kubeconfig = kubeconfig
+        self._context = context
+        self._options = options or KubernetesSandboxClientOptions()
+        self._max_output = max_output
+        self._dependencies = dependencies
+        self._instrumentation = instrumentation or Instrumentation()
+        self._access = access
+        self._live: set[KubernetesSandboxSession] = set()
+        self._kept = False
+
+    async def __aenter__(self) -> Self:
+        self._kept = True
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        self._kept = False
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """End all connections, also those of sessions. Sandboxes stay."""
+        for session in list(self._live):
+            await session._disconnect()
+        self._live.clear()
+        if self._access is not None:
+            await self._access.release()
+
+    # -- the SDK's interface
+
+    @redact_mount_error_data
+    async def create(
+        self,
+        *,
+        snapshot: SnapshotSpec | SnapshotBase | None = None,
+        manifest: Manifest | None = None,
+        options: KubernetesSandboxClientOptions | None = None,
+    ) -> SandboxSession:
+        """Make a session. Everything is checked, and nothing is made in the cluster before its start.
+
+        Raises:
+            ConfigurationError: The manifest, the options, the cluster or our rights do not allow it.
+        """
+        options = options or self._options
+        manifest = manifest if manifest is not None else Manifest()
+        self._validate_manifest_for_create(manifest)
+        session_id = uuid.uuid4()
+        access = await self._reach()
+        state = KubernetesSandboxSessionState(
+            session_id=session_id,
+            manifest=manifest,
+            snapshot=resolve_snapshot(snapshot, str(session_id)),
+            exposed_ports=options.exposed_ports,
+            namespace=options.namespace or self._namespace or access.namespace,
+            name=options.name or random_name(options.name_prefix),
+            options=options,
+        )
+        try:
+            await self._rehearse(access, state)
+        except BaseException:
+            await self._release_if_idle()
+            raise
+        return self._session(access, state)
+
+    @redact_mount_error_data
+    async def resume(self, state: SandboxSessionState) -> SandboxSession:
+        """Take a session up again: in its sandbox if that lives, else in a replacement at the next start."""
+        if not isinstance(state, KubernetesSandboxSessionState):
+            raise TypeError("KubernetesSandboxClient.resume expects a KubernetesSandboxSessionState")
+        state.assert_path_grants_rebound()
+        self._validate_manifest_for_create(state.manifest)
+        access = await self._reach()
+        inner = self._inner(access, state)
+        try:
+            alive = await inner._alive() if state.uid else None
+            if alive is None:
+                inner._forget()
+                await self._rehearse(access, state)
+            else:
+                inner._set_start_state_preserved(True)
+        except ApiError as error:
+            await self._release_if_idle()
+            raise errors.api_error(error, "start") from error
+        except BaseException:
+            await self._release_if_idle()
+            raise
+        return self._wrapped(inner)
+
+    @redact_mount_error_data
+    async def delete(self, session: SandboxSession) -> SandboxSession:
+        """Close a session's stream and delete its Sandbox; also twice, also for one that never started.
+
+        It returns when the API server has accepted the deletion. From then on the operator's finalizer ends
+        pod and workspace whatever becomes of this process; ``Sandboxes.delete(wait=...)`` waits for that.
+        """
+        inner = session._inner
+        if not isinstance(inner, KubernetesSandboxSession):
+            raise TypeError("KubernetesSandboxClient.delete expects a session of a KubernetesSandboxClient")
+        try:
+            await inner._disconnect()
+            state = inner.state
+            if state.uid:
+                try:
+                    await delete_sandbox(inner._access.api, state.namespace, state.name, state.uid)
+                except ApiError as error:
+                    raise errors.api_error(error, "shutdown") from error
+                state.workspace_root_ready = False
+        finally:
+            await self._closed(inner)
+        return session
+
+    def deserialize_session_state(self, payload: dict[str, object]) -> SandboxSessionState:
+        """See the SDK."""
+        return self._deserialize_session_state_payload(payload, KubernetesSandboxSessionState)
+
+    def _wrap_session(
+        self, inner: object, *, instrumentation: Instrumentation | None = None
+    ) -> SandboxSession:
+        return KubernetesSandboxSessionWrapper(
+            inner,  # type: ignore[arg-type]
+            instrumentation=instrumentation,
+            dependencies=self._resolve_dependencies(),
+        )
+
+    # -- how
+
+    def _session(self, access: Access, state: KubernetesSandboxSessionState) -> SandboxSession:
+        return self._wrapped(self._inner(access, state))
+
+    def _inner(self, access: Access, state: KubernetesSandboxSessionState) -> KubernetesSandboxSession:
+        return KubernetesSandboxSession(
+            access, state, max_output=self._max_output, opened=self._live.add, closed=self._closed
+        )
+
+    def _wrapped(self, inner: KubernetesSandboxSession) -> SandboxSession:
+        self._live.add(inner)
+        return self._wrap_session(inner, instrumentation=self._instrumentation)
+
+    async def _reach(self) -> Access:
+        if self._access is None:
+            try:
+                from .kube_access import ClusterAccess
+
+                self._access = await ClusterAccess.load(self._kubeconfig, self._context)
+            except CredentialsError as error:
+                raise errors.configuration_error(str(error)) from error
+        return self._access
+
+    async def _rehearse(self, access: Access, state: KubernetesSandboxSessionState) -> None:
+        """Have the API server create the Sandbox without doing it: kind, rights, rules and admission in one.
+
+        Values that may be secret are not looked up for this.
+        """
+        mapped = plan_manifest(state.manifest, secret_name=f"{state.name}-env")
+        body = sandbox_body(state, sandbox_spec(state.options, mapped.manifest), {})
+        try:
+            async with asyncio.timeout(60):
+                await access.api.create(
+                    SANDBOXES,
+                    body,
+                    state.namespace,
+                    field_manager=FIELD_MANAGER,
+                    validation="Strict",
+                    dry_run=True,
+                )
+        except ApiError as error:
+            raise errors.create_error(error, state.namespace, state.name) from error
+
+    async def _closed(self, inner: KubernetesSandboxSession) -> None:
+        self._live.discard(inner)
+        await self._release_if_idle()
+
+    async def _release_if_idle(self) -> None:
+        if not self._kept and not self._live and self._access is not None:
+            await self._access.release()
