@@ -11,6 +11,7 @@ import logging
 import os
 import random
 import signal
+import socket
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -64,9 +65,12 @@ class Host:
         """Run until a signal, or until the operator cannot go on."""
         namespaces = self._settings.watch_namespaces
         port = self._settings.probes_port
+        # Without an identity kopf asks for the user's name, which a numeric user of a container does not have.
+        identity: Any = socket.gethostname()
         kopf.run(
             registry=self._registry(),
             settings=_kopf_settings(),
+            identity=identity,
             standalone=True,
             clusterwide=not namespaces,
             namespaces=namespaces,
