@@ -13,11 +13,12 @@ from agents.sandbox.session.manager import Instrumentation
 from agents.sandbox.session.sandbox_client import BaseSandboxClient
 from agents.sandbox.session.sandbox_session_state import SandboxSessionState
 from agents.sandbox.snapshot import SnapshotBase, SnapshotSpec, resolve_snapshot
-from sandbox_api.kube import SANDBOXES, ApiError, CredentialsError
+from sandbox_api.kube import SANDBOXES, ApiError, CredentialsError, NotFound
+from sandbox_api.v1alpha1 import Sandbox
 
 from . import errors
 from .lifecycle import Access, delete_sandbox
-from .manifest_mapping import plan_manifest
+from .manifest_mapping import attached_manifest, plan_manifest
 from .options import KubernetesSandboxClientOptions
 from .sandboxes import FIELD_MANAGER, random_name
 from .session import KubernetesSandboxSession, KubernetesSandboxSessionWrapper, sandbox_body
@@ -144,9 +145,51 @@ class KubernetesSandboxClient(BaseSandboxClient[KubernetesSandboxClientOptions |
             raise
         return self._wrapped(inner)
 
+    async def attach(
+        self,
+        name: str,
+        *,
+        namespace: str | None = None,
+        options: KubernetesSandboxClientOptions | None = None,
+    ) -> SandboxSession:
+        """A session in a sandbox that somebody else has made, by kubectl or GitOps: it stays theirs.
+
+        Start the session (or use it with ``async with``); then pass it as ``SandboxRunConfig(session=...)``.
+        Closing it ends the stream, and nothing else.
+
+        Raises:
+            ConfigurationError: There is no such sandbox, or we may not read it.
+        """
+        options = options or self._options
+        access = await self._reach()
+        namespace = namespace or options.namespace or self._namespace or access.namespace
+        try:
+            found = Sandbox.model_validate(await access.api.get(SANDBOXES, name, namespace))
+        except NotFound as error:
+            await self._release_if_idle()
+            raise errors.configuration_error(f"there is no sandbox {namespace}/{name}") from error
+        except ApiError as error:
+            await self._release_if_idle()
+            raise errors.create_error(error, namespace, name) from error
+        session_id = uuid.uuid4()
+        state = KubernetesSandboxSessionState(
+            session_id=session_id,
+            manifest=attached_manifest(found.spec.manifest),
+            snapshot=resolve_snapshot(None, str(session_id)),
+            exposed_ports=options.exposed_ports or tuple(found.spec.ports or ()),
+            namespace=namespace,
+            name=name,
+            uid=found.metadata.uid,
+            options=options,
+            owned=False,
+        )
+        return self._session(access, state)
+
     @redact_mount_error_data
     async def delete(self, session: SandboxSession) -> SandboxSession:
         """Close a session's stream and delete its Sandbox; also twice, also for one that never started.
+
+        A sandbox that the session was only attached to stays.
 
         It returns when the API server has accepted the deletion. From then on the operator's finalizer ends
         pod and workspace whatever becomes of this process; ``Sandboxes.delete(wait=...)`` waits for that.
@@ -157,7 +200,7 @@ class KubernetesSandboxClient(BaseSandboxClient[KubernetesSandboxClientOptions |
         try:
             await inner._disconnect()
             state = inner.state
-            if state.uid:
+            if state.uid and state.owned:
                 try:
                     await delete_sandbox(inner._access.api, state.namespace, state.name, state.uid)
                 except ApiError as error:

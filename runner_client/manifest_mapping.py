@@ -18,6 +18,7 @@ from agents.sandbox.entries import Mount as SdkMount
 from agents.sandbox.errors import InvalidManifestPathError
 from agents.sandbox.manifest import Manifest as SdkManifest
 from agents.sandbox.types import Permissions
+from agents.sandbox.workspace_paths import SandboxPathGrant
 from pydantic import ValidationError
 from sandbox_api import v1alpha1 as api
 from sandbox_api.v1alpha1 import MAX_ENTRIES, MAX_INLINE_CHARACTERS, MAX_PATH_BYTES, MAX_PATH_LEVELS
@@ -101,6 +102,17 @@ def plan_manifest(manifest: SdkManifest, *, secret_name: str, only_ephemeral: bo
         secret_values=dict.fromkeys(secret_keys, ""),
         awaits_upload=any(e.local_file is not None or e.local_dir is not None for e in entries.values()),
     )
+
+
+def attached_manifest(manifest: api.Manifest | None) -> SdkManifest:
+    """What the SDK must know of a workspace that somebody else has filled: its root and grants."""
+    if manifest is None:
+        return SdkManifest()
+    grants = tuple(
+        SandboxPathGrant(path=grant.path, read_only=bool(grant.read_only))
+        for grant in manifest.path_grants or ()
+    )
+    return SdkManifest(root=manifest.root or api.DEFAULT_ROOT, extra_path_grants=grants)
 
 
 def _checked(

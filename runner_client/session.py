@@ -44,6 +44,7 @@ from sandbox_api.kube import (
 from sandbox_api.v1alpha1 import API_VERSION, Sandbox, SandboxSpec
 
 from . import errors
+from .failures import SandboxGoneError
 from .lifecycle import Access, delete_sandbox, open_agent
 from .manifest_mapping import Mapped, map_manifest, plan_manifest
 from .ports import PortForwards
@@ -119,6 +120,8 @@ class KubernetesSandboxSession(BaseSandboxSession):
         await self._disconnect()
         self._from_snapshot = await self.state.snapshot.restorable(dependencies=self.dependencies)
         if self.state.uid and await self._alive() is None:
+            if not self.state.owned:
+                raise SandboxGoneError(f"{self.state.namespace}/{self.state.name}")
             self._forget()
         self._fresh = not self.state.uid
         if self._fresh:
@@ -198,7 +201,8 @@ class KubernetesSandboxSession(BaseSandboxSession):
             max_output=self._max_output,
         )
         pod_uid = (sandbox.status.pod_uid if sandbox.status else None) or ""
-        if not self._fresh and (pod_uid != state.pod_uid or not state.workspace_root_ready):
+        refilled = pod_uid != state.pod_uid or not state.workspace_root_ready
+        if refilled and state.owned and not self._fresh:
             # Another pod than the one that this session filled: its workspace is as the manifest makes it.
             self._set_start_state_preserved(False)
             state.workspace_root_ready = False
@@ -276,6 +280,8 @@ class KubernetesSandboxSession(BaseSandboxSession):
     # -- filling the workspace: what is not in the resource is carried here
 
     async def _start_workspace(self) -> None:
+        if not self.state.owned:
+            return  # whoever made the sandbox said what is in it
         await super()._start_workspace()
         if self._announce_upload:
             await self._annotate(UPLOADED, self.state.pod_uid)
@@ -327,7 +333,7 @@ class KubernetesSandboxSession(BaseSandboxSession):
     async def _shutdown_backend(self) -> None:
         """Close the stream and delete the Sandbox. Accepted is enough: the finalizer does the rest."""
         await self._disconnect()
-        if not self.state.uid:
+        if not self.state.uid or not self.state.owned:
             return
         try:
             await delete_sandbox(self._access.api, self.state.namespace, self.state.name, self.state.uid)

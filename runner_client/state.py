@@ -17,6 +17,7 @@ class KubernetesSandboxSessionState(SandboxSessionState):
         uid: Its UID; empty as long as it has not been created.
         pod_uid: UID of the pod whose workspace the session filled. Another pod has another workspace.
         options: How to make a replacement.
+        owned: Whether the Sandbox is the session's. One that it was attached to is never deleted by it.
     """
 
     type: Literal["kubernetes"] = "kubernetes"
@@ -25,3 +26,4 @@ class KubernetesSandboxSessionState(SandboxSessionState):
     uid: str = ""
     pod_uid: str = ""
     options: KubernetesSandboxClientOptions = Field(default_factory=KubernetesSandboxClientOptions)
+    owned: bool = True

@@ -4,6 +4,7 @@ import asyncio
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
 from collections.abc import Callable
@@ -69,12 +70,15 @@ class LocalAgent:
         self.process = subprocess.Popen(  # noqa: ASYNC220 - it takes no time
             self._argv, env=self._env, cwd=self.workspace, stdin=subprocess.DEVNULL
         )
-        await eventually(lambda: self.socket.exists() or self.process.poll() is not None)
+        await eventually(lambda: self._answers() or self.process.poll() is not None)
         assert self.process.poll() is None, "the agent has ended"
 
+    def _answers(self) -> bool:
+        with socket.socket(socket.AF_UNIX) as probe:
+            return probe.connect_ex(str(self.socket)) == 0
+
     async def stop(self) -> None:
-        for transport in self.connections:
-            transport.abort()
+        self.cut()
         if self.process is not None and self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
             await asyncio.to_thread(self.process.wait, 10)
@@ -99,5 +103,6 @@ class LocalAgent:
     def cut(self) -> None:
         """Break the path, as a load balancer does that forgets a connection."""
         for transport in self.connections:
-            transport.abort()
+            if not transport.is_closing():
+                transport.abort()
         self.connections.clear()

@@ -801,3 +801,53 @@ async def test_a_foreign_session_or_state_is_a_type_error(sdk):
     with pytest.raises(TypeError):
         await sdk.resume(foreign.state)
     await other.delete(foreign)
+
+
+# -- sandboxes of others
+
+
+async def test_attach_works_in_a_sandbox_of_others_and_leaves_it(sdk, workspace, cluster_in_memory):
+    from sandbox_api.kube import SANDBOXES
+
+    body = {
+        "apiVersion": "sandbox-operator.dev/v1alpha1",
+        "kind": "Sandbox",
+        "metadata": {"name": "theirs", "namespace": "default"},
+        "spec": {
+            "manifest": {"root": str(workspace), "entries": {"task.md": {"file": {"content": "do it"}}}},
+            "ports": [8080],
+        },
+    }
+    await cluster_in_memory.api.create(SANDBOXES, body, "default", field_manager="kubectl")
+    session = await sdk.attach("theirs")
+    assert not await session.running()
+    async with session:
+        assert await session.running()
+        assert (await session.read(Path("task.md"))).read() == b"do it"
+        await session.write(Path("report.md"), io.BytesIO(b"done"))
+        assert session.state.exposed_ports == (8080,)
+    assert not await session.running()
+    assert len(cluster_in_memory.sandboxes()) == 1
+    await sdk.delete(session)
+    assert len(cluster_in_memory.sandboxes()) == 1
+    assert (workspace / "report.md").read_bytes() == b"done"
+    with pytest.raises(ConfigurationError, match="no sandbox default/none"):
+        await sdk.attach("none")
+
+
+async def test_an_attached_sandbox_that_goes_is_not_replaced(sdk, workspace, cluster_in_memory):
+    from sandbox_api.kube import SANDBOXES
+
+    body = {
+        "apiVersion": "sandbox-operator.dev/v1alpha1",
+        "kind": "Sandbox",
+        "metadata": {"name": "theirs", "namespace": "default"},
+        "spec": {"manifest": {"root": str(workspace)}},
+    }
+    await cluster_in_memory.api.create(SANDBOXES, body, "default", field_manager="kubectl")
+    session = await sdk.attach("theirs")
+    await cluster_in_memory.api.delete(SANDBOXES, "theirs", "default")
+    with pytest.raises(WorkspaceStartError, match="does not exist"):
+        await session.start()
+    assert cluster_in_memory.sandboxes() == []
+    await sdk.delete(session)
