@@ -13,7 +13,7 @@ def test_an_image_that_does_not_exist_is_named(namespace: Namespace) -> None:
 
 
 def test_an_image_name_that_cannot_be_parsed_is_named(namespace: Namespace) -> None:
-    namespace.create("bad", image="Not A Valid//Image")
+    namespace.create("bad", image="no//such:::image")
     failure = namespace.wait_failure("bad", "InvalidImage")
     assert failure["retryable"] is False
 
