@@ -34,7 +34,9 @@ async def test_a_sandbox_becomes_ready_and_goes_with_few_writes(cluster: Cluster
         await cluster.delete()
         await cluster.until(cluster.gone, "the sandbox to go")
         assert api.counted() == [("DELETE", "pods"), ("PATCH", "sandboxes")]
-        assert [p["metadata"]["name"] for p in await cluster.pods()] == [(await cluster.status("first"))["podName"]]
+        assert [p["metadata"]["name"] for p in await cluster.pods()] == [
+            (await cluster.status("first"))["podName"]
+        ]
 
 
 async def test_a_burst_costs_no_more_writes_each(cluster: Cluster) -> None:
@@ -328,7 +330,8 @@ async def test_an_upload_is_waited_for_and_belongs_to_one_pod(cluster: Cluster) 
 
         async def waits() -> Any:
             status = await cluster.status()
-            return status if (await cluster.condition("Ready")).get("reason") == "AwaitingUpload" else None
+            reasons = {c["type"]: c["reason"] for c in status.get("conditions") or ()}
+            return status if reasons.get("Ready") == "AwaitingUpload" else None
 
         status = await cluster.until(waits, "the sandbox to wait")
         assert (await cluster.condition("Available"))["status"] == "False"
@@ -360,19 +363,25 @@ async def test_a_start_that_takes_too_long_ends_until_the_spec_changes(cluster: 
 
 async def test_a_failure_that_a_retry_cannot_help_ends_the_attempt(cluster: Cluster) -> None:
     api = WatchedApi(cluster.api)
-    async with cluster.operator(api):
+    async with cluster.operator(api), cluster.kubelet(starts=False):
         await cluster.create()
 
         async def pod() -> Any:
             return await cluster.pods()
 
         [made] = await cluster.until(pod, "the pod")
+        await cluster.bind(made["metadata"]["name"])
         await cluster.say(
             made["metadata"]["name"],
             init_failed_status(entry="repo", reason="GitRefNotFound", message="no ref", retryable=False),
         )
         failure = await cluster.failure("GitRefNotFound")
-        assert failure == {"reason": "GitRefNotFound", "message": "no ref", "entry": "repo", "retryable": False}
+        assert failure == {
+            "reason": "GitRefNotFound",
+            "message": "no ref",
+            "entry": "repo",
+            "retryable": False,
+        }
         await cluster.until(lambda: _none(cluster), "the pod to go")
         await asyncio.sleep(0.3)
         assert api.writes.count(("POST", "pods")) == 1
@@ -410,7 +419,9 @@ async def test_a_fixed_spec_replaces_a_pod_that_never_came_up(cluster: Cluster) 
 @pytest.mark.parametrize("large", [False, True])
 async def test_a_large_plan_travels_in_a_config_map(cluster: Cluster, large: bool) -> None:
     async with cluster.operator(), cluster.kubelet():
-        await cluster.create(manifest={"entries": {"a": {"file": {"content": "x" * (70_000 if large else 10)}}}})
+        await cluster.create(
+            manifest={"entries": {"a": {"file": {"content": "x" * (70_000 if large else 10)}}}}
+        )
         await cluster.ready()
         [pod] = await cluster.pods()
         assert any(volume["name"] == "plan" for volume in pod["spec"]["volumes"]) is large
@@ -435,7 +446,9 @@ async def test_a_restart_of_the_workspace_is_counted_and_told(cluster: Cluster) 
         assert (await cluster.condition("Ready"))["status"] == "True"
 
         async def told() -> Any:
-            events = await cluster.api.raw("GET", f"/apis/events.k8s.io/v1/namespaces/{cluster.namespace}/events")
+            events = await cluster.api.raw(
+                "GET", f"/apis/events.k8s.io/v1/namespaces/{cluster.namespace}/events"
+            )
             return b"OutOfMemory" in events
 
         await cluster.until(told, "the event")

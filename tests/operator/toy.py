@@ -40,7 +40,9 @@ def running_status() -> dict[str, Any]:
             for kind in ("PodScheduled", "Initialized", "ContainersReady", "Ready")
         ],
         "initContainerStatuses": [
-            container("materialize", {"terminated": {"exitCode": 0, "message": json.dumps(RECEIPT)}}, ready=True)
+            container(
+                "materialize", {"terminated": {"exitCode": 0, "message": json.dumps(RECEIPT)}}, ready=True
+            )
         ],
         "containerStatuses": [container("keeper", run, ready=True), container("workspace", run, ready=True)],
     }
@@ -102,7 +104,9 @@ class Cluster:
         self.api = api
         self.namespace = namespace
 
-    async def create(self, name: str = "box", annotations: dict[str, str] | None = None, **spec: Any) -> Object:
+    async def create(
+        self, name: str = "box", annotations: dict[str, str] | None = None, **spec: Any
+    ) -> Object:
         body = {"metadata": {"name": name, "annotations": annotations or {}}, "spec": {"image": "i", **spec}}
         return await self.api.create(SANDBOXES, body, self.namespace, field_manager="test")
 
@@ -162,12 +166,17 @@ class Cluster:
             if result:
                 return result
             await asyncio.sleep(0.02)
-        said = [await self.status(o["metadata"]["name"]) for o in (await self.api.list(SANDBOXES, self.namespace)).items]
+        said = [
+            await self.status(o["metadata"]["name"])
+            for o in (await self.api.list(SANDBOXES, self.namespace)).items
+        ]
         raise AssertionError(f"waited {seconds} s in vain for {what}: {json.dumps(said, indent=1)}")
 
     async def say(self, pod: str, status: dict[str, Any]) -> None:
         """Write a pod's status as a kubelet would."""
-        await self.api.patch(PODS, pod, self.namespace, {"status": status}, subresource="status", field_manager="kubelet")
+        await self.api.patch(
+            PODS, pod, self.namespace, {"status": status}, subresource="status", field_manager="kubelet"
+        )
 
     async def bind(self, pod: str) -> None:
         """Give a pod a node: from then on it is deleted with grace."""

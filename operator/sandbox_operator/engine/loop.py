@@ -64,7 +64,7 @@ class Loop:
     def feed(self, kind: str | None, item: Object) -> None:
         """Take in an event of the primary kind: ADDED, MODIFIED, DELETED, or None for one of a first list."""
         if kind == "DELETED":
-            self.store.remove(self.primary, key_of(item), item["metadata"].get("uid"))
+            self._gone(self.primary, item)
         else:
             self.store.put(self.primary, item)
 
@@ -114,11 +114,15 @@ class Loop:
     def _subscriber(self, resource: Resource) -> Callable[[str, Object], None]:
         def on_event(kind: str, item: Object) -> None:
             if kind == "DELETED":
-                self.store.remove(resource, key_of(item), item["metadata"].get("uid"))
+                self._gone(resource, item)
             else:
                 self.store.put(resource, item)
 
         return on_event
+
+    def _gone(self, resource: Resource, item: Object) -> None:
+        metadata = item["metadata"]
+        self.store.remove(resource, key_of(item), metadata.get("uid"), metadata.get("resourceVersion") or "")
 
     async def _list_primary_until_done(self) -> None:
         pause = 0.2

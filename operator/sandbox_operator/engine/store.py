@@ -3,11 +3,14 @@
 Two feeds and our own writes fill it, in any order, so an older state never replaces a newer one.
 """
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from typing import Literal
 
 from sandbox_api.kube import Object, Resource
 
+#: Objects that are remembered to be gone.
+_REMEMBERED = 4096
 #: Namespace and name.
 Key = tuple[str, str]
 Change = Literal["new", "changed", "gone"]
@@ -29,6 +32,7 @@ class Store:
         self._trims = trims
         self._items: dict[Resource, dict[Key, Object]] = {resource: {} for resource in trims}
         self._owned: dict[Resource, dict[str, set[Key]]] = {resource: {} for resource in trims}
+        self._gone: OrderedDict[str, str] = OrderedDict()
 
     def get(self, resource: Resource, key: Key) -> Object | None:
         """The object of a name; it is not to be changed."""
@@ -53,6 +57,9 @@ class Store:
         known = self._items[resource].get(key)
         if known is not None and not _newer(item, known):
             return False
+        if _older(item, self._gone.get(item["metadata"].get("uid") or "")):
+            # The answer to a DELETE may come after the event that the object is gone.
+            return False
         trimmed = self._trims[resource](item)
         self._unindex(resource, key, known)
         self._items[resource][key] = trimmed
@@ -61,8 +68,19 @@ class Store:
         self.on_change(resource, "new" if known is None else "changed", trimmed)
         return True
 
-    def remove(self, resource: Resource, key: Key, uid: str | None = None) -> None:
-        """Take in that an object is gone; another one that has its name by now stays."""
+    def remove(self, resource: Resource, key: Key, uid: str | None = None, version: str = "") -> None:
+        """Take in that an object is gone; another one that has its name by now stays.
+
+        Args:
+            resource: Its kind.
+            key: Its name.
+            uid: Its UID.
+            version: Resource version at which it went: what is older and comes later is ignored.
+        """
+        if uid and version:
+            self._gone[uid] = version
+            if len(self._gone) > _REMEMBERED:
+                self._gone.popitem(last=False)
         known = self._items[resource].get(key)
         if known is None or (uid and known["metadata"].get("uid") != uid):
             return
@@ -92,6 +110,11 @@ class Store:
             keys.discard(key)
             if not keys:
                 del self._owned[resource][owner]
+
+
+def _older(item: Object, version: str | None) -> bool:
+    own = item["metadata"].get("resourceVersion", "")
+    return version is not None and own.isdigit() and version.isdigit() and int(own) < int(version)
 
 
 def key_of(item: Object) -> Key:

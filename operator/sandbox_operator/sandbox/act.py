@@ -8,6 +8,7 @@ from typing import Any
 
 from sandbox_api.kube import (
     CONFIG_MAPS,
+    NETWORK_POLICIES,
     PODS,
     SANDBOXES,
     AlreadyExists,
@@ -25,7 +26,7 @@ from sandbox_operator.engine.store import Store, controller_uid, key_of
 from . import names
 from .events import Recorder
 from .memory import Memory
-from .network import covers
+from .network import stands
 from .refusals import Refused, name_conflict, problem_of
 from .status import merge_patch
 from .steps import (
@@ -182,7 +183,7 @@ class Actor:
             return
         async with self._shared:
             standing = self._store.get(step.resource, (view.namespace, step.body["metadata"]["name"]))
-            if standing is None or not covers(step.body["spec"], standing.get("spec")):
+            if not stands(step.resource, step.body, standing):
                 await self._ensure_one(view, step, memory)
 
     async def _ensure_one(self, view: SandboxView, step: Ensure, memory: Memory) -> None:
@@ -199,13 +200,17 @@ class Actor:
                 item = await self._standing(view, step, name)
             except ApiError as error:
                 raise self._refusal(error) from None
-        if covers(step.body["spec"], item.get("spec")):
+        if stands(step.resource, step.body, item):
             self._store.put(step.resource, item)
             return
-        patch = {"metadata": {"uid": item["metadata"]["uid"]}, "spec": _replacing(step.body, item)}
         try:
             item = await self._api.patch(
-                step.resource, name, view.namespace, patch, field_manager=names.FIELD_MANAGER
+                step.resource,
+                name,
+                view.namespace,
+                _replacing(step),
+                kind="json",
+                field_manager=names.FIELD_MANAGER,
             )
         except (NotFound, Conflict):
             self._store.remove(step.resource, (view.namespace, name))
@@ -265,12 +270,9 @@ class Actor:
         return Refused(problem) if problem is not None else error
 
 
-def _replacing(body: dict[str, Any], item: Object) -> dict[str, Any]:
-    """A merge patch that leaves nothing of the old spec in what we write, except what the API server set."""
-    spec = dict(body["spec"])
-    selector = (item.get("spec") or {}).get("podSelector")
-    if isinstance(selector, dict):
-        spec["podSelector"] = {**dict.fromkeys(selector.keys()), **spec["podSelector"]}
-        for key in ("ingress", "egress"):
-            spec.setdefault(key, None)
-    return spec
+def _replacing(step: Ensure) -> list[dict[str, Any]]:
+    """A JSON patch that leaves nothing of what we write as it was, and all that the API server adds to a Service."""
+    spec = step.body["spec"]
+    if step.resource is NETWORK_POLICIES:
+        return [{"op": "replace", "path": "/spec", "value": spec}]
+    return [{"op": "add", "path": f"/spec/{key}", "value": value} for key, value in spec.items()]

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
+from sandbox_api.kube import NETWORK_POLICIES, Resource
 from sandbox_api.v1alpha1 import Egress
 
 from sandbox_operator.settings import Settings
@@ -65,6 +66,28 @@ def ports_policy(view: SandboxView, ports: Sequence[int]) -> dict[str, Any]:
             "ingress": [{"ports": [{"protocol": "TCP", "port": port} for port in sorted(set(ports))]}],
         },
     }
+
+
+def same_policy(desired: Any, actual: Any) -> bool:
+    """Whether two specs of policies say the same: anything more, as anything less, would open something.
+
+    The API server adds nothing to what is written here, and leaves empty lists out.
+    """
+    return bool(_without_empty(desired) == _without_empty(actual))
+
+
+def _without_empty(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {k: _without_empty(v) for k, v in value.items() if v is not None and v != []}
+    return [_without_empty(item) for item in value] if isinstance(value, list) else value
+
+
+def stands(resource: Resource, body: Mapping[str, Any], standing: Mapping[str, Any] | None) -> bool:
+    """Whether an object is there and is what it should be."""
+    if standing is None:
+        return False
+    compare = same_policy if resource is NETWORK_POLICIES else covers
+    return compare(body["spec"], standing.get("spec"))
 
 
 def covers(desired: Any, actual: Any) -> bool:

@@ -13,7 +13,7 @@ from . import names
 from .diagnose import MATERIALIZE_REASONS, PodState, Problem, diagnose
 from .expiry import expires_at, start_timeout
 from .finalize import plan_deletion
-from .network import covers, ports_policy, shared_policies
+from .network import covers, ports_policy, shared_policies, stands
 from .observe import Observation
 from .pod import pod_labels, render_pod
 from .service import render_service
@@ -335,7 +335,7 @@ class _Plan:
         return [
             Ensure(NETWORK_POLICIES, policy, owned=False)
             for policy in shared_policies(self.view.namespace, egress, self.settings)
-            if not self._stands(policy, self.obs.shared_policies.get(policy["metadata"]["name"]))
+            if not stands(NETWORK_POLICIES, policy, self.obs.shared_policies.get(policy["metadata"]["name"]))
         ]
 
     def _publication(self, spec: SandboxSpec) -> list[Step]:
@@ -349,7 +349,7 @@ class _Plan:
             body = make(self.view, spec.ports) if spec.ports else None
             name = body["metadata"]["name"] if body else None
             standing = next((item for item in present if item["metadata"]["name"] == name), None)
-            if body is not None and not self._stands(body, standing):
+            if body is not None and not stands(resource, body, standing):
                 steps.append(Ensure(resource, body, owned=True))
             steps += [
                 DeleteChild(resource, item["metadata"]["name"], item["metadata"]["uid"])
@@ -364,10 +364,6 @@ class _Plan:
         if covers(wanted, pod["metadata"].get("labels") or {}):
             return []
         return [LabelPod(pod["metadata"]["name"], pod["metadata"]["uid"], wanted)]
-
-    @staticmethod
-    def _stands(body: dict[str, Any], standing: Object | None) -> bool:
-        return standing is not None and covers(body["spec"], standing.get("spec"))
 
     def _delete(self, pod: Object) -> None:
         self.steps.append(DeleteChild(PODS, pod["metadata"]["name"], pod["metadata"]["uid"]))
