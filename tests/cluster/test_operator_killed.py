@@ -5,9 +5,6 @@ import time
 
 import pytest
 
-from dev.local import choice
-from dev.local.locations import cluster_name
-
 from .conftest import SANDBOX, Namespace
 
 OPERATOR = ("--namespace", "sandbox-system")
@@ -64,22 +61,3 @@ def test_a_restart_writes_nothing_to_a_sandbox_at_rest(namespace: Namespace) -> 
     namespace.kubectl(*OPERATOR, "rollout", "status", "deployment", "-l", SELECTOR, "--timeout=60s")
     time.sleep(3)
     assert namespace.get(SANDBOX, "calm") == before
-
-
-def test_a_pod_sandbox_that_is_made_anew_finds_its_workspace_untouched(namespace: Namespace) -> None:
-    standing = choice.existing(cluster_name())
-    if standing is None or not hasattr(standing, "enter"):
-        pytest.skip("needs a node that can be entered: the native cluster")
-    namespace.create("keep", entries={"a": {"file": {"content": "from the manifest"}}})
-    namespace.wait_ready("keep")
-    namespace.sh("keep", "echo changed > a; echo new > b; rm -f c; touch -d 2001-02-03 b")
-    before = namespace.sh("keep", "find . -printf '%P %i %T@ %m\\n' | sort")
-    pod = namespace.get("pod", namespace.pod_name("keep"))
-    assert pod
-    standing.kill_pod_sandbox(pod["metadata"]["uid"])
-    namespace.until(lambda: namespace.condition("keep", "Ready").get("status") != "True", "Ready to drop", 60)
-    namespace.wait_ready("keep", 120)
-    after = namespace.get("pod", namespace.pod_name("keep"))
-    assert after
-    assert after["metadata"]["uid"] == pod["metadata"]["uid"]
-    assert namespace.sh("keep", "find . -printf '%P %i %T@ %m\\n' | sort") == before
