@@ -55,11 +55,17 @@ def _problems(spec: SandboxSpec, settings: Settings) -> Iterator[Problem]:
         elif not _git_allowed(entry.git_repo, settings):
             yield Problem(
                 Reason.NOT_ALLOWED,
-                "Plain http and git are not encrypted; the administrator has not allowed them for this host: use "
-                "https or ssh.",
+                f"{scheme_and_host(entry.git_repo)} is not encrypted and the administrator has not allowed that "
+                "for this host: use https or ssh.",
                 False,
                 path,
             )
+
+
+def scheme_and_host(repo: GitRepo) -> str:
+    """The part of a repository's URL that can be shown: no user and no password that a client may have slipped in."""
+    url = urlsplit(git_url(repo))
+    return f"{url.scheme}://{url.netloc.rpartition('@')[2]}"
 
 
 def _git_allowed(repo: GitRepo, settings: Settings) -> bool:
