@@ -12,7 +12,7 @@ import pytest
 
 from dev.local import choice
 from dev.local.locations import cluster_name
-from runner_client.sandboxes import Sandboxes
+from runner_client import AgentError, Sandboxes
 
 from .conftest import Namespace
 
@@ -73,13 +73,16 @@ async def test_an_image_with_nothing_in_it_can_be_worked_in(
         entries={"a.txt": {"file": {"content": "here"}}},
     )
     namespace.wait_ready("bare")
-    async with Sandboxes(namespace=namespace.name, kubeconfig=cluster.kubeconfig) as sandboxes:
-        async with await sandboxes.connect("bare") as agent:
-            assert await agent.read("/workspace/a.txt") == b"here"
-            await agent.write("/workspace/b.txt", b"there")
-            assert [info.name for info in await agent.list("/workspace")] == ["a.txt", "b.txt"]
-            with pytest.raises(Exception, match="sh"):
-                await agent.exec(["sh", "-c", "true"])
+    async with (
+        Sandboxes(namespace=namespace.name, kubeconfig=cluster.kubeconfig) as sandboxes,
+        await sandboxes.connect("bare") as agent,
+    ):
+        assert await agent.read("/workspace/a.txt") == b"here"
+        await agent.write("/workspace/b.txt", b"there")
+        assert [info.name for info in await agent.list("/workspace")] == ["a.txt", "b.txt"]
+        with pytest.raises(AgentError, match="sh") as refused:
+            await agent.exec(["sh", "-c", "true"])
+        assert refused.value.code == "command_not_found"
 
 
 def test_another_stop_signal_ends_the_pod_as_quickly(namespace: Namespace, bring: Any) -> None:

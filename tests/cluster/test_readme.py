@@ -33,8 +33,8 @@ def environment(namespace: Namespace, cluster: Any, tmp_path: Path) -> dict[str,
     """What a user's shell has: kubectl in PATH, and a kubeconfig whose context names the namespace."""
     kubeconfig = tmp_path / "kubeconfig"
     kubeconfig.write_text(cluster.kubeconfig.read_text())
-    (tmp_path / "kubectl").symlink_to(binaries.kubectl())
-    env = {**os.environ, "KUBECONFIG": str(kubeconfig), "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    path = f"{binaries.kubectl().parent}:{os.environ['PATH']}"
+    env = {**os.environ, "KUBECONFIG": str(kubeconfig), "PATH": path}
     subprocess.run(
         ["kubectl", "config", "set-context", "--current", f"--namespace={namespace.name}"],
         env=env,
