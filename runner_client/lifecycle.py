@@ -1,16 +1,16 @@
 """From a Sandbox that was just posted to an open stream into its workspace, and back to nothing."""
 
 import asyncio
-import contextlib
-from collections.abc import AsyncGenerator
+from collections.abc import Coroutine
 from contextlib import aclosing
+from dataclasses import dataclass
 from typing import Protocol
 
-from sandbox_api.kube import PODS, SANDBOXES, Api, ApiError, Conflict, Forbidden, NotFound, Object
+from sandbox_api.kube import SANDBOXES, Api, Conflict, Forbidden, NotFound, Object
 from sandbox_api.v1alpha1 import Sandbox
 
 from .failures import SandboxFailedError, SandboxTimeoutError, final_failure
-from .following import follow_object, follow_sandbox
+from .following import follow_object, follow_pods, follow_sandbox
 from .stream.agent import AgentClient
 from .stream.connector import Connector
 from .stream.errors import Code, ConnectError, ConnectionLostError
@@ -43,6 +43,15 @@ class Access(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A stream into a sandbox."""
+
+    agent: AgentClient
+    sandbox: Sandbox
+    pod_uid: str
+
+
 async def open_agent(
     access: Access,
     namespace: str,
@@ -51,10 +60,11 @@ async def open_agent(
     uid: str | None = None,
     timeout: float,  # noqa: ASYNC109 - part of the error
     max_output: int | None = None,
-) -> tuple[AgentClient, Sandbox]:
+) -> Opened:
     """Wait until the sandbox's workspace container runs, and connect to its agent.
 
-    The stream is tried as soon as the pod can have it, without waiting for Ready to travel.
+    The stream is tried as soon as the pod can have it: the kubelet tells of a started container up to a second
+    late, and the operator after that.
 
     Raises:
         SandboxFailedError: The operator has given up, or no retry can help.
@@ -62,111 +72,169 @@ async def open_agent(
         SandboxTimeoutError: It takes longer than ``timeout`` seconds.
         ConnectError: Streams into the pod are not allowed, or its agent does not answer as it should.
     """
-    where = f"{namespace}/{name}"
-    latest: Sandbox | None = None
-    pod: str | None = None
-    attempt: asyncio.Task[AgentClient] | None = None
-    following: asyncio.Task[Sandbox] | None = None
+    opening = _Opening(access, namespace, name, uid, max_output)
     try:
-        async with (
-            asyncio.timeout(timeout),
-            aclosing(follow_sandbox(access.api, namespace, name, uid)) as states,
-        ):
-            try:
-                while True:
-                    if following is None:
-                        following = asyncio.create_task(_next(states))
-                    await asyncio.wait(
-                        [task for task in (following, attempt) if task is not None],
-                        return_when=asyncio.FIRST_COMPLETED,
-                    )
-                    if attempt is not None and attempt.done() and latest is not None:
-                        client, attempt = attempt.result(), None
-                        return client, latest
-                    if not following.done():
-                        continue
-                    latest, following = following.result(), None
-                    if failure := final_failure(latest):
-                        raise SandboxFailedError(where, failure)
-                    present = latest.status.pod_name if latest.status and latest.status.pod_uid else None
-                    if present != pod:
-                        pod = present
-                        await _drop(attempt)
-                        attempt = (
-                            asyncio.create_task(_reach(access, namespace, present, max_output))
-                            if present
-                            else None
-                        )
-            finally:
-                if following is not None:
-                    following.cancel()
-                    with contextlib.suppress(BaseException):
-                        await following
-                await _drop(attempt)
+        async with asyncio.timeout(timeout):
+            return await opening.run()
     except TimeoutError:
+        latest = opening.sandbox
         failure = latest.status.failure if latest is not None and latest.status else None
-        raise SandboxTimeoutError(where, f"not available after {timeout:g} s", failure) from None
+        raise SandboxTimeoutError(
+            f"{namespace}/{name}", f"not available after {timeout:g} s", failure
+        ) from None
+    finally:
+        await opening.close()
 
 
-async def _next(states: AsyncGenerator[Sandbox, None]) -> Sandbox:
-    return await anext(states)
+@dataclass(frozen=True, slots=True)
+class _Pod:
+    name: str
+    uid: str
+    initialized: bool
 
 
-async def _drop(attempt: "asyncio.Task[AgentClient] | None") -> None:
-    """Give an attempt up; one that has succeeded meanwhile is closed."""
-    if attempt is None:
-        return
-    attempt.cancel()
-    await asyncio.wait([attempt])
-    if not attempt.cancelled() and attempt.exception() is None:
-        await attempt.result().aclose()
+class _Opening:
+    """Follows a sandbox and its pods at once, and tries the stream when there is a pod to try."""
 
+    def __init__(
+        self, access: Access, namespace: str, name: str, uid: str | None, max_output: int | None
+    ) -> None:
+        self.sandbox: Sandbox | None = None
+        self._access = access
+        self._namespace = namespace
+        self._name = name
+        self._uid = uid
+        self._max_output = max_output
+        self._events: asyncio.Queue[Sandbox | _Pod | AgentClient | BaseException | None] = asyncio.Queue()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._blind = False
+        self._pod: _Pod | None = None
+        self._attempt: asyncio.Task[AgentClient] | None = None
 
-async def _reach(access: Access, namespace: str, pod: str, max_output: int | None) -> AgentClient:
-    """Connect to the agent of a pod, however long it takes to start."""
-    seen = await _wait_for_start(access.api, namespace, pod)
-    pause, last = (_FIRST_PAUSE, _LAST_PAUSE) if seen else (_BLIND_PAUSE, _LAST_BLIND_PAUSE)
-    options = {} if max_output is None else {"max_output": max_output}
-    while True:
-        client = AgentClient(access.connector(namespace, pod), **options)
-        try:
-            await client.connect()
-        except ConnectionLostError:
-            await client.aclose()
-        except ConnectError as error:
-            await client.aclose()
-            # A container that has not started yet is "not found" to some kubelets.
-            if not error.retryable and error.code != Code.POD_NOT_FOUND:
-                raise
-        except BaseException:
-            await client.aclose()
-            raise
-        else:
-            return client
-        await asyncio.sleep(pause)
-        pause = min(pause * 1.5, last)
+    async def run(self) -> Opened:
+        self._start(self._follow_sandbox())
+        if self._uid:
+            self._start(self._follow_pods(self._uid))
+        while True:
+            event = await self._events.get()
+            if isinstance(event, BaseException):
+                raise event
+            if isinstance(event, AgentClient):
+                if self._attempt is not None and self._attempt.done() and self.sandbox and self._pod:
+                    self._attempt = None
+                    return Opened(event, self.sandbox, self._pod.uid)
+                await event.aclose()
+            elif isinstance(event, Sandbox):
+                await self._sandbox_changed(event)
+            else:
+                await self._pod_changed(event)
 
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        await self._drop_attempt()
 
-async def _wait_for_start(api: Api, namespace: str, pod: str) -> bool:
-    """Wait until the init container has ended, so that the workspace's container starts now.
+    def _start(self, work: Coroutine[None, None, None]) -> None:
+        async def watched() -> None:
+            try:
+                await work
+            except Exception as error:
+                self._events.put_nowait(error)
 
-    Returns False at once where we may not look at pods.
-    """
-    try:
-        async with aclosing(follow_object(api, PODS, namespace, pod)) as states:
+        self._tasks.append(asyncio.create_task(watched()))
+
+    async def _follow_sandbox(self) -> None:
+        async with aclosing(
+            follow_sandbox(self._access.api, self._namespace, self._name, self._uid)
+        ) as states:
             async for state in states:
-                if state is not None and _initialized(state):
-                    return True
-    except Forbidden:
-        pass
-    return False
+                self._events.put_nowait(state)
+
+    async def _follow_pods(self, uid: str) -> None:
+        try:
+            async with aclosing(follow_pods(self._access.api, self._namespace, uid)) as states:
+                async for pods in states:
+                    newest = max(
+                        pods, key=lambda p: p["metadata"].get("creationTimestamp") or "", default=None
+                    )
+                    self._events.put_nowait(_pod(newest) if newest else None)
+        except Forbidden:
+            # Without the right to watch pods there is what the sandbox's status says, and trying.
+            self._blind = True
+            if self.sandbox is not None:
+                self._events.put_nowait(self.sandbox)
+
+    async def _sandbox_changed(self, sandbox: Sandbox) -> None:
+        self.sandbox = sandbox
+        if failure := final_failure(sandbox):
+            raise SandboxFailedError(f"{self._namespace}/{self._name}", failure)
+        if self._uid is None:
+            self._uid = sandbox.metadata.uid
+            self._start(self._follow_pods(self._uid))
+        status = sandbox.status
+        if self._blind and status is not None and status.pod_name and status.pod_uid:
+            await self._pod_changed(_Pod(status.pod_name, status.pod_uid, initialized=True))
+
+    async def _pod_changed(self, pod: _Pod | None) -> None:
+        if self._attempt is not None and (pod is None or self._pod is None or pod.uid != self._pod.uid):
+            await self._drop_attempt()
+        self._pod = pod
+        if pod is not None and pod.initialized and self._attempt is None:
+            self._attempt = asyncio.create_task(self._reach(pod.name))
+            self._attempt.add_done_callback(self._attempted)
+
+    def _attempted(self, attempt: "asyncio.Task[AgentClient]") -> None:
+        if attempt.cancelled():
+            return
+        error = attempt.exception()
+        self._events.put_nowait(attempt.result() if error is None else error)
+
+    async def _drop_attempt(self) -> None:
+        """Give an attempt up; one that has succeeded meanwhile is closed."""
+        attempt, self._attempt = self._attempt, None
+        if attempt is None:
+            return
+        attempt.cancel()
+        await asyncio.wait([attempt])
+        if not attempt.cancelled() and attempt.exception() is None:
+            await attempt.result().aclose()
+
+    async def _reach(self, pod: str) -> AgentClient:
+        """Connect to the agent of a pod whose containers start about now."""
+        pause, last = (_BLIND_PAUSE, _LAST_BLIND_PAUSE) if self._blind else (_FIRST_PAUSE, _LAST_PAUSE)
+        while True:
+            connector = self._access.connector(self._namespace, pod)
+            client = (
+                AgentClient(connector)
+                if self._max_output is None
+                else AgentClient(connector, max_output=self._max_output)
+            )
+            try:
+                await client.connect()
+            except ConnectionLostError:
+                await client.aclose()
+            except ConnectError as error:
+                await client.aclose()
+                # A container that has not started yet is "not found" to some kubelets.
+                if not error.retryable and error.code != Code.POD_NOT_FOUND:
+                    raise
+            except BaseException:
+                await client.aclose()
+                raise
+            else:
+                return client
+            await asyncio.sleep(pause)
+            pause = min(pause * 1.5, last)
 
 
-def _initialized(pod: Object) -> bool:
-    status = pod.get("status") or {}
-    return any(
+def _pod(item: Object) -> _Pod:
+    metadata, status = item["metadata"], item.get("status") or {}
+    initialized = any(
         c.get("type") == "Initialized" and c.get("status") == "True" for c in status.get("conditions") or ()
     )
+    return _Pod(metadata["name"], metadata["uid"], initialized)
 
 
 async def delete_sandbox(api: Api, namespace: str, name: str, uid: str | None) -> bool:
@@ -191,6 +259,3 @@ async def wait_gone(api: Api, namespace: str, name: str, uid: str) -> None:
         async for state in states:
             if state is None or state["metadata"].get("uid") != uid:
                 return
-
-
-__all__ = ["Access", "ApiError", "delete_sandbox", "open_agent", "wait_gone"]

@@ -169,10 +169,8 @@ class Sandboxes:
         """Wait until the sandbox runs and open a stream into it; the caller closes it."""
         access = await self._reach()
         name, uid = _identity(sandbox)
-        client, _ = await open_agent(
-            access, self._namespace or access.namespace, name, uid=uid, timeout=timeout
-        )
-        return client
+        opened = await open_agent(access, self._namespace or access.namespace, name, uid=uid, timeout=timeout)
+        return opened.agent
 
     async def delete(
         self,

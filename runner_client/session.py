@@ -192,7 +192,7 @@ class KubernetesSandboxSession(BaseSandboxSession):
 
     async def _connect(self) -> None:
         state = self.state
-        self._agent, sandbox = await open_agent(
+        opened = await open_agent(
             self._access,
             state.namespace,
             state.name,
@@ -200,7 +200,7 @@ class KubernetesSandboxSession(BaseSandboxSession):
             timeout=state.options.start_timeout,
             max_output=self._max_output,
         )
-        pod_uid = (sandbox.status.pod_uid if sandbox.status else None) or ""
+        self._agent, pod_uid = opened.agent, opened.pod_uid
         refilled = pod_uid != state.pod_uid or not state.workspace_root_ready
         if refilled and state.owned and not self._fresh:
             # Another pod than the one that this session filled: its workspace is as the manifest makes it.

@@ -1,7 +1,7 @@
 """Local files and directories as one tar stream: read as safely as the SDK reads them, little in memory.
 
 Sources must lie below the working directory or a granted path, are opened relative to descriptors, and no
-link is followed: these are the SDK's own primitives. Unlike the SDK, the modes of files are kept. Everything
+link is followed: these are the SDK's own primitives. Unlike the SDK, modes and times of files are kept. Everything
 here blocks, so the stream is read in a thread (``stream.content`` does).
 """
 
@@ -9,6 +9,7 @@ import hashlib
 import io
 import os
 import tarfile
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
@@ -132,7 +133,8 @@ class UploadStream(io.RawIOBase):
         with os.fdopen(descriptor, "rb", buffering=0) as stream:
             try:
                 status = os.fstat(stream.fileno())
-                yield _header(path, status.st_size, status.st_mode & _MODE_MASK if mode is None else mode)
+                kept = status.st_mode & _MODE_MASK if mode is None else mode
+                yield _header(path, status.st_size, kept, mtime=status.st_mtime)
                 left = status.st_size
                 while left:
                     piece = stream.read(min(_PIECE, left))
@@ -152,9 +154,12 @@ class UploadStream(io.RawIOBase):
         )
 
 
-def _header(path: str, size: int, mode: int, kind: bytes = tarfile.REGTYPE) -> bytes:
+def _header(
+    path: str, size: int, mode: int, kind: bytes = tarfile.REGTYPE, mtime: float | None = None
+) -> bytes:
     member = tarfile.TarInfo(path)
     member.size, member.mode, member.type = size, mode, kind
+    member.mtime = time.time() if mtime is None else mtime
     return member.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
 
 

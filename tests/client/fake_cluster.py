@@ -91,6 +91,8 @@ class FakeApi:
             items = [
                 o for o in items if o["metadata"]["name"] == field_selector.removeprefix("metadata.name=")
             ]
+        if label_selector:
+            items = [o for o in items if _matches(o, label_selector)]
         return ListResult(items, str(self._version))
 
     async def create(self, resource, body, namespace=None, *, field_manager, dry_run=False, validation=None):
@@ -155,7 +157,9 @@ class FakeApi:
                 kind, item = await queue.get()
                 if isinstance(item, Exception):
                     raise item
-                if not name or item["metadata"]["name"] == name:
+                if name and item["metadata"]["name"] != name:
+                    continue
+                if not label_selector or _matches(item, label_selector):
                     yield kind, item
         finally:
             self._watchers.remove(entry)
@@ -168,6 +172,11 @@ class FakeApi:
         raise NotImplementedError
 
     replace = raw = apply
+
+
+def _matches(item: Object, label_selector: str) -> bool:
+    key, _, value = label_selector.partition("=")
+    return (item["metadata"].get("labels") or {}).get(key) == value
 
 
 def _merge(item: Object, patch: Any) -> None:
@@ -262,7 +271,14 @@ class FakeCluster:
         name = f"{item['metadata']['name']}-pod{incarnation}"
         pod = {
             "kind": "Pod",
-            "metadata": {"name": name, "namespace": item["metadata"]["namespace"]},
+            "metadata": {
+                "name": name,
+                "namespace": item["metadata"]["namespace"],
+                "uid": f"{item['metadata']['uid']}/{incarnation}",
+                "creationTimestamp": f"2026-01-01T00:00:0{incarnation}Z",
+                "labels": {"sandbox-operator.dev/sandbox-uid": item["metadata"]["uid"]},
+                "ownerReferences": [{"kind": "Sandbox", "uid": item["metadata"]["uid"]}],
+            },
             "status": {"conditions": [{"type": "Initialized", "status": "True"}]},
         }
         self.api.put("ADDED", PODS, pod)
