@@ -126,6 +126,7 @@ class ClusterAccess:
             await api.close()
         clients, self._retired = [*self._retired, *filter(None, [self._sockets])], []
         self._sockets = None
+        self._lock = asyncio.Lock()  # the next use may be another event loop's
         for client in clients:
             await client.close()  # type: ignore[no-untyped-call]
         # aiohttp closes TLS transports one turn of the loop later.

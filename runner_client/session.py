@@ -25,6 +25,7 @@ from agents.sandbox.errors import (
     WorkspaceStartError,
 )
 from agents.sandbox.files import EntryKind, FileEntry
+from agents.sandbox.manifest import Manifest as SdkManifest
 from agents.sandbox.materialization import MaterializationResult
 from agents.sandbox.session import SandboxSession
 from agents.sandbox.session.base_sandbox_session import BaseSandboxSession
@@ -306,6 +307,19 @@ class KubernetesSandboxSession(BaseSandboxSession):
                 files = stream.files
             return MaterializationResult(files=files)
         return await super()._apply_manifest(only_ephemeral=only_ephemeral, provision_accounts=False)
+
+    async def _validate_manifest_application(
+        self,
+        *,
+        only_ephemeral: bool = False,
+        manifest: SdkManifest | None = None,
+        session_running: bool | None = None,
+    ) -> None:
+        await super()._validate_manifest_application(
+            only_ephemeral=only_ephemeral, manifest=manifest, session_running=session_running
+        )
+        # What a running session is to be given must be what create() would have taken.
+        plan_manifest(manifest or self.state.manifest, secret_name=f"{self.state.name}-env")
 
     async def provision_manifest_accounts(self) -> None:
         """Users and groups are refused when the session is created."""
