@@ -439,3 +439,42 @@ async def test_an_unfinished_upload_leaves_nothing_after_a_break(client, backend
     with pytest.raises(ConnectionLostError):
         await task
     await eventually(lambda: not (list(workspace.iterdir())))
+
+
+async def test_cancelling_at_any_moment_leaves_no_stream_and_no_process(client, workspace):
+    import random
+
+    chance = random.Random(7)
+    blob = bytes(300_000)
+
+    async def one(i: int) -> None:
+        path = str(workspace / f"f{i}")
+        work = chance.choice(
+            [
+                lambda: client.exec(["sleep", "31.4159"]),
+                lambda: client.exec(["cat"], stdin=blob),
+                lambda: client.write(path, blob),
+                lambda: client.read(path),
+                lambda: client.list(str(workspace)),
+            ]
+        )
+        task = asyncio.create_task(work())
+        await asyncio.sleep(chance.random() * 0.03)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    for start in range(0, 200, 50):
+        await asyncio.gather(*(one(i) for i in range(start, start + 50)))
+    assert client._mux._streams == {}
+    assert (await client.exec(["true"])).code == 0
+
+    async def left() -> bytes:
+        found = await client.exec(
+            ["sh", "-c", "cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' ' ' | grep -c 'sleep 31.415[9]'"]
+        )
+        return found.stdout.strip()
+
+    async with asyncio.timeout(10):
+        while await left() != b"0":  # noqa: ASYNC110 - nobody tells us
+            await asyncio.sleep(0.05)
+    await eventually(lambda: not [p for p in workspace.iterdir() if not p.name.startswith("f")])

@@ -1,6 +1,7 @@
 """The way to a cluster: real kubeconfigs and WebSockets, against a server here that speaks pods/exec."""
 
 import asyncio
+import contextlib
 import json
 import os
 import stat
@@ -95,8 +96,9 @@ class ExecServer:
                 if message.type is not WSMsgType.BINARY:
                     break
                 if message.data[0] == 0:
-                    process.stdin.write(message.data[1:])
-                    await process.stdin.drain()
+                    with contextlib.suppress(ConnectionError):  # it has ended: its status follows
+                        process.stdin.write(message.data[1:])
+                        await process.stdin.drain()
         finally:
             process.stdin.close()
             if process.returncode is None:
