@@ -1,8 +1,8 @@
 """The process: kopf hosts it (login, probes, signals, the feed of Sandboxes), and this module alone knows kopf.
 
-What kopf is not asked to do, and why: its handlers keep progress in annotations (two patches an event), events of a
-handler that fails are not repeated, its index goes stale after a long break. So the one handler wakes our own loop, and
-nothing of ours is ever stored on an object by kopf.
+What kopf is not asked to do, and why: its handlers keep progress in annotations (two patches an event),
+events of a handler that fails are not repeated, its index goes stale after a long break. So the one handler
+wakes our own loop, and nothing of ours is ever stored on an object by kopf.
 """
 
 import asyncio
@@ -65,7 +65,8 @@ class Host:
         """Run until a signal, or until the operator cannot go on."""
         namespaces = self._settings.watch_namespaces
         port = self._settings.probes_port
-        # Without an identity kopf asks for the user's name, which a numeric user of a container does not have.
+        # Without an identity kopf asks for the user's name, which a numeric user of a container does not
+        # have.
         identity: Any = socket.gethostname()
         kopf.run(
             registry=self._registry(),

@@ -1,7 +1,8 @@
 """What the administrator decides: read once, from environment variables that the chart writes.
 
-Every field is read from ``SANDBOX_OPERATOR_<NAME>``. Lists are comma-separated or JSON; resources are JSON, as in
-core/v1. Unknown variables with the prefix are refused, so that a typo in the chart is not a silent default.
+Every field is read from ``SANDBOX_OPERATOR_<NAME>``. Lists are comma-separated or JSON; resources are JSON,
+as in core/v1. Unknown variables with the prefix are refused, so that a typo in the chart is not a silent
+default.
 """
 
 import json

@@ -5,7 +5,6 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-
 from sandbox_api.kube import NAMESPACES, KubeClient, KubeconfigCredentials
 
 from .toy import Cluster

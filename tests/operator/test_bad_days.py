@@ -5,7 +5,6 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-
 from sandbox_api.kube import (
     NAMESPACES,
     NETWORK_POLICIES,
@@ -149,8 +148,12 @@ async def test_a_foreign_owner_is_no_owner(cluster: Cluster) -> None:
     sandbox = await cluster.create()
     uid = sandbox["metadata"]["uid"]
     reference = {
-        "apiVersion": "sandbox-operator.dev/v1alpha1", "kind": "Sandbox", "name": "box", "uid": uid, "controller": False,
-    }  # fmt: skip
+        "apiVersion": "sandbox-operator.dev/v1alpha1",
+        "kind": "Sandbox",
+        "name": "box",
+        "uid": uid,
+        "controller": False,
+    }
     name = pod_name("box", uid, 1)
     await cluster.api.create(
         PODS, foreign_pod(name, ownerReferences=[reference]), cluster.namespace, field_manager="test"

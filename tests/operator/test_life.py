@@ -4,10 +4,9 @@ import asyncio
 from typing import Any
 
 import pytest
-
 from sandbox_api.kube import NETWORK_POLICIES, PODS, SANDBOXES, SERVICES, NotFound
 
-from .toy import Cluster, WatchedApi, init_failed_status, running_status
+from .toy import Cluster, WatchedApi, container, init_failed_status, running_status
 
 
 async def test_a_sandbox_becomes_ready_and_goes_with_few_writes(cluster: Cluster) -> None:
@@ -400,11 +399,8 @@ async def test_a_fixed_spec_replaces_a_pod_that_never_came_up(cluster: Cluster) 
 
         [made] = await cluster.until(pod, "the pod")
         waiting = {"waiting": {"reason": "ImagePullBackOff", "message": "not found: typo"}}
-        await cluster.say(
-            made["metadata"]["name"],
-            {"phase": "Pending", "containerStatuses": [
-                {"name": "workspace", "image": "typo", "imageID": "", "ready": False, "restartCount": 0, "state": waiting}]},
-        )  # fmt: skip
+        status = {"phase": "Pending", "containerStatuses": [container("workspace", waiting)]}
+        await cluster.say(made["metadata"]["name"], status)
         await cluster.bind(made["metadata"]["name"])
         failure = await cluster.failure("ImagePullFailed")
         assert "typo" in failure["message"]

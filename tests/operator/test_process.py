@@ -14,7 +14,6 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-
 from sandbox_api.kube import LEASES, PODS, SANDBOXES
 
 from .toy import Cluster

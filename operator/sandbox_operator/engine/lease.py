@@ -1,6 +1,7 @@
 """Which of several replicas works: the holder of a Lease, as in client-go's leader election.
 
-A lease is judged by how long its record has stood still on our own clock, never by comparing clocks of two machines.
+A lease is judged by how long its record has stood still on our own clock, never by comparing clocks of two
+machines.
 """
 
 import asyncio
@@ -31,8 +32,8 @@ class Lease:
         name: Its name.
         identity: Who we are; a container that restarts in its pod keeps its identity and goes on at once.
         duration: Seconds after which a silent holder counts as dead.
-        renew_within: Seconds within which a holder must have renewed, else it gives up by itself. Shorter than
-            the duration, so that two never hold the lease.
+        renew_within: Seconds within which a holder must have renewed, else it gives up by itself. Shorter
+            than the duration, so that two never hold the lease.
         period: Seconds between tries.
     """
 

@@ -1,8 +1,9 @@
 """The loop: feeds fill the store, changes wake keys, workers reconcile them.
 
-Workers begin only after every kind has been listed once: a decision made on half a picture creates what exists
-already. The kind that somebody else feeds (kopf) is listed here as well, at the start and every ten minutes,
-since that feed says neither when its first list is done nor, after a long break, what vanished meanwhile.
+Workers begin only after every kind has been listed once: a decision made on half a picture creates what
+exists already. The kind that somebody else feeds (kopf) is listed here as well, at the start and every ten
+minutes, since that feed says neither when its first list is done nor, after a long break, what vanished
+meanwhile.
 """
 
 import asyncio

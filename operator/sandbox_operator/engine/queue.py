@@ -18,9 +18,9 @@ LAST_PAUSE = 60.0
 class KeyedQueue(Generic[K]):
     """Keys to be worked on.
 
-    A key that is asked for while a worker has it is handed out again when the worker is done. Delayed requests
-    are kept one a key, the earliest wins, and a key that is handed out forgets its delayed request: whoever
-    worked on it says anew when it wants to be woken.
+    A key that is asked for while a worker has it is handed out again when the worker is done. Delayed
+    requests are kept one a key, the earliest wins, and a key that is handed out forgets its delayed
+    request: whoever worked on it says anew when it wants to be woken.
     """
 
     def __init__(self) -> None:

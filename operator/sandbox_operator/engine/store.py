@@ -51,14 +51,22 @@ class Store:
         """Objects of a namespace."""
         return (item for key, item in self._items[resource].items() if key[0] == namespace)
 
-    def put(self, resource: Resource, item: Object) -> bool:
-        """Take in a state of an object; False where a newer one is known."""
+    def put(self, resource: Resource, item: Object, *, read: bool = False) -> bool:
+        """Take in a state of an object; False where a newer one is known.
+
+        Args:
+            resource: Its kind.
+            item: The state.
+            read: It was read by name just now. A feed that selects by labels calls an object gone that has
+                only lost its label; the state of that very version, read, says that it lives.
+        """
         key = key_of(item)
         known = self._items[resource].get(key)
         if known is not None and not _newer(item, known):
             return False
-        if _older(item, self._gone.get(item["metadata"].get("uid") or "")):
-            # The answer to a DELETE may come after the event that the object is gone.
+        gone = self._gone.get(item["metadata"].get("uid") or "")
+        if gone is not None and not _newer_than(item, gone, or_same=read):
+            # The answer to a DELETE may come after the event that the object is gone, and has its version.
             return False
         trimmed = self._trims[resource](item)
         self._unindex(resource, key, known)
@@ -112,9 +120,11 @@ class Store:
                 del self._owned[resource][owner]
 
 
-def _older(item: Object, version: str | None) -> bool:
+def _newer_than(item: Object, version: str, *, or_same: bool) -> bool:
     own = item["metadata"].get("resourceVersion", "")
-    return version is not None and own.isdigit() and version.isdigit() and int(own) < int(version)
+    if not (own.isdigit() and version.isdigit()):
+        return True
+    return int(own) > int(version) or (or_same and own == version)
 
 
 def key_of(item: Object) -> Key:
@@ -135,8 +145,8 @@ def controller_uid(item: Object) -> str | None:
 def _newer(item: Object, known: Object) -> bool:
     """Whether a state is to replace a known one.
 
-    Resource versions of one kind are comparable numbers (KEP-5504). Another UID under the name is a new object
-    unless its version says that it is the old one, told late.
+    Resource versions of one kind are comparable numbers (KEP-5504). Another UID under the name is a new
+    object unless its version says that it is the old one, told late.
     """
     new, old = item["metadata"].get("resourceVersion", ""), known["metadata"].get("resourceVersion", "")
     if new.isdigit() and old.isdigit():

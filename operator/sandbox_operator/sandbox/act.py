@@ -116,22 +116,23 @@ class Actor:
         self._store.put(SANDBOXES, item)
 
     async def _finalizers(self, view: SandboxView, finalizers: list[str]) -> None:
-        # A merge patch replaces the whole list, so it must be the one that we have read.
-        metadata = {
-            "uid": view.uid,
-            "resourceVersion": view.resource_version,
-            "finalizers": finalizers or None,
-        }
+        # Only over the list that we have read, and whatever else has changed since.
+        patch: list[dict[str, Any]] = [
+            {"op": "test", "path": "/metadata/uid", "value": view.uid},
+            {"op": "test", "path": "/metadata/finalizers", "value": view.finalizers or None},
+            {"op": "add", "path": "/metadata/finalizers", "value": finalizers},
+        ]
         try:
             item = await self._api.patch(
                 SANDBOXES,
                 view.name,
                 view.namespace,
-                {"metadata": metadata},
+                patch,
+                kind="json",
                 field_manager=names.FIELD_MANAGER,
             )
         except (NotFound, Conflict, Invalid):
-            # Invalid: it is being deleted, and takes no finalizer any more.
+            # Invalid: a test did not hold, or it is being deleted and takes no finalizer any more.
             await self._refresh(view)
             raise Stale from None
         self._store.put(SANDBOXES, item)
@@ -158,7 +159,8 @@ class Actor:
         try:
             item = await self._api.create(resource, body, view.namespace, field_manager=names.FIELD_MANAGER)
         except AlreadyExists:
-            item = await self._existing(view, resource, name)
+            self._store.put(resource, await self._existing(view, resource, name), read=True)
+            return
         except ApiError as error:
             raise self._refusal(error) from None
         self._store.put(resource, item)
@@ -239,7 +241,7 @@ class Actor:
         if item is None or item["metadata"].get("uid") != step.uid or controller_uid(item) != view.uid:
             memory.gone_pod = step.uid
         else:
-            self._store.put(PODS, item)
+            self._store.put(PODS, item, read=True)
         raise Stale
 
     async def _label(self, view: SandboxView, step: LabelPod) -> None:

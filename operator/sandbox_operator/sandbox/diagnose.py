@@ -259,8 +259,8 @@ def _json(terminated: Mapping[str, Any]) -> dict[str, Any]:
 def _node_lost(status: Mapping[str, Any]) -> bool:
     """Whether the node controller has given the node up.
 
-    It sets the pod's Ready to False and leaves ContainersReady; the kubelet itself keeps the two together, since
-    our pods have no readiness gates.
+    It sets the pod's Ready to False and leaves ContainersReady; the kubelet itself keeps the two together,
+    since our pods have no readiness gates.
     """
     return (
         _condition(status, "Ready").get("status") == "False"

@@ -14,8 +14,8 @@ def expires_at(created: float, ttl: str | None) -> float | None:
 def start_timeout(spec: SandboxSpec, settings: Settings) -> float:
     """Seconds that a start may take: from the pod's creation until its workspace runs.
 
-    Waiting for a Secret counts from the sandbox's own creation; waiting for an upload does not count, since only the
-    client knows how much it sends.
+    Waiting for a Secret counts from the sandbox's own creation; waiting for an upload does not count, since
+    only the client knows how much it sends.
     """
     text = spec.lifecycle and spec.lifecycle.start_timeout
     return parse_duration(text) if text else settings.default_start_timeout

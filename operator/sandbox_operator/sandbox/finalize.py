@@ -1,7 +1,7 @@
 """The end of a sandbox: its pods are deleted, and it is let go when they are gone, or when they never will be. Pure.
 
-Everything else that it owns is left to the garbage collector; pods are not, since that collects 20 a second. A
-namespace that is being deleted ends its pods before it tells us, and takes the same way.
+Everything else that it owns is left to the garbage collector; pods are not, since that collects 20 a
+second. A namespace that is being deleted ends its pods before it tells us, and takes the same way.
 """
 
 from sandbox_api.kube import PODS, Object

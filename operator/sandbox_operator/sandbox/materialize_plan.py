@@ -11,7 +11,8 @@ from typing import Any
 from sandbox_api.v1alpha1 import Entry, GitRepo, Manifest, ValueSource
 
 VERSION = 1
-#: Larger plans travel in a ConfigMap: annotations of an object have 256 KiB in all, an environment variable 128 KiB.
+#: Larger plans travel in a ConfigMap: annotations of an object have 256 KiB in all, an environment variable
+#: 128 KiB.
 MAX_ANNOTATION_BYTES = 64 * 1024
 DEFAULT_MODE = "0755"
 #: Keys of a Secret with git credentials, as `sandbox_api.v1alpha1.GitRepo` documents them.

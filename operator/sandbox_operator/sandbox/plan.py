@@ -115,7 +115,8 @@ class _Plan:
             return Decision(steps=(FindPod(str(self.status.get("podName")), str(known)),))
         vanished = known is not None
         problem = Problem(Reason.POD_LOST, "The pod is gone.", True) if vanished else None
-        # Without a pod's UID in the status this incarnation's pod has never been seen to live: it is posted (again).
+        # Without a pod's UID in the status this incarnation's pod has never been seen to live: it is posted
+        # (again).
         same = self.view.incarnation > 0 and not vanished and not self._ended()
         return self._start(spec, self.view.incarnation if same else self.view.incarnation + 1, problem)
 

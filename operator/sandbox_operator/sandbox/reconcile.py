@@ -68,6 +68,7 @@ class SandboxController:
 
     async def _act(self, obs: Observation, decision: Decision) -> None:
         view = obs.view
+        # One after the other: side by side they meet in the API server, which then tries one of them again.
         if decision.guard:
             await self._actor.do(view, AddFinalizer(), obs.memory)
             view = self._current(view)

@@ -1,7 +1,7 @@
 """What of a spec a running pod cannot take, field by field, in a form that fits an annotation.
 
-Made from the spec as the user wrote it, never from the rendered pod or from defaults: a new version of the operator,
-or a new chart value, restarts nothing and reports nothing.
+Made from the spec as the user wrote it, never from the rendered pod or from defaults: a new version of the
+operator, or a new chart value, restarts nothing and reports nothing.
 """
 
 import hashlib
@@ -9,8 +9,8 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-#: Fields that take effect in a running sandbox, as dotted paths. ``network.egress`` does because the policies select
-#: pods by a label.
+#: Fields that take effect in a running sandbox, as dotted paths. ``network.egress`` does because the
+#: policies select pods by a label.
 LIVE = frozenset({"ports", "desiredState", "lifecycle.ttl", "lifecycle.startTimeout", "network.egress"})
 #: Objects whose members are told apart.
 _SPLIT = frozenset({"manifest", "lifecycle", "security", "network", "workspace", "resources", "pod"})

@@ -29,7 +29,8 @@ class Ensure:
     Attributes:
         resource: Its kind.
         body: What it should be.
-        owned: It must belong to the sandbox, else the name is somebody else's. Shared objects are told by our label.
+        owned: It must belong to the sandbox, else the name is somebody else's. Shared objects are told by
+            our label.
     """
 
     resource: Resource
@@ -81,7 +82,17 @@ class Tell:
     action: str
 
 
-Step = AddFinalizer | RemoveFinalizer | DeleteSandbox | Ensure | CreatePod | FindPod | LabelPod | DeleteChild | Tell
+Step = (
+    AddFinalizer
+    | RemoveFinalizer
+    | DeleteSandbox
+    | Ensure
+    | CreatePod
+    | FindPod
+    | LabelPod
+    | DeleteChild
+    | Tell
+)
 
 
 @dataclass(frozen=True, slots=True)
