@@ -18,7 +18,7 @@ venv: ## the virtual environment .venv, again only when pyproject.toml has chang
 .PHONY: cluster
 cluster: venv ## a cluster with the images and the operator of this tree; quick when nothing changed
 	@$(VENV_PYTHON) dev/cluster.py up > /dev/null
-	@$(MAKE) images
+	@$(VENV_PYTHON) dev/images.py build > /dev/null
 	@$(VENV_PYTHON) dev/install.py
 
 .PHONY: images
