@@ -529,11 +529,15 @@ class KubernetesSandboxSession(BaseSandboxSession):
             ) from error
 
     async def hydrate_workspace(self, data: io.IOBase) -> None:
-        """Unpack a tar stream, compressed or not, into the workspace; the agent checks every member."""
+        """Unpack a tar stream, compressed or not, into the workspace; the agent checks every member.
+
+        Links come back as they were, also those that leave the workspace (a venv's to the image's interpreter):
+        whoever works in the workspace may make such links anyway, and no file operation follows them out.
+        """
         root = self._workspace_root_path()
         try:
             async with contextlib.aclosing(_decompressed(data)) as content:
-                await self.agent.extract(self._root(), content)
+                await self.agent.extract(self._root(), content, links_as_is=True)
         except AgentError as error:
             raise errors.write_error(error, root) from error
         except (EOFError, ValueError, OSError, lzma.LZMAError) as error:

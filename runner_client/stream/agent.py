@@ -435,14 +435,26 @@ class AgentClient:
         max_members: int | None = None,
         max_bytes: int | None = None,
         strip_root: str | None = None,
+        links_as_is: bool = False,
     ) -> tuple[int, int]:
-        """Unpack a tar stream (gzip or not) beneath a directory; returns members and bytes."""
+        """Unpack a tar stream (gzip or not) beneath a directory; returns members and bytes.
+
+        Args:
+            path: The directory.
+            content: The stream.
+            max_members: More are refused.
+            max_bytes: More content of files is refused.
+            strip_root: Leading directory of the members' names to be left out.
+            links_as_is: Take links wherever they lead, for an archive that gives a workspace back what was in it.
+                Else a link that leaves the directory is refused. Nothing is written through a link either way.
+        """
         request = {
             "op": "extract",
             "path": path,
             "max_members": max_members,
             "max_bytes": max_bytes,
             "strip_root": strip_root,
+            "links_as_is": links_as_is,
         }
         answer = await self._upload(request, content)
         return number(answer, "members"), number(answer, "bytes")

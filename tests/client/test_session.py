@@ -224,6 +224,8 @@ async def test_persist_and_hydrate(session, workspace):
     (workspace / "d/run").chmod(0o755)
     os.link(workspace / "d/f", workspace / "hard")
     (workspace / "abs").symlink_to(workspace / "d/f")
+    (workspace / "python").symlink_to("/usr/bin/python3")  # as a venv has it
+    (workspace / "d/round").symlink_to("../tmp/../d/f")
     os.mkfifo(workspace / "fifo")
     (workspace / "tmp").mkdir()
     (workspace / "tmp/x").write_bytes(b"3")
@@ -237,6 +239,8 @@ async def test_persist_and_hydrate(session, workspace):
     assert (workspace / "d/f").read_bytes() == b"1"
     assert (workspace / "hard").read_bytes() == b"1"
     assert (workspace / "abs").read_bytes() == b"1"
+    assert (workspace / "python").readlink() == Path("/usr/bin/python3")
+    assert (workspace / "d/round").readlink() == Path("../tmp/../d/f")
     assert (workspace / "d/run").stat().st_mode & 0o777 == 0o755
 
 

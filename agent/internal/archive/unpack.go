@@ -22,10 +22,13 @@ import (
 // DefaultMaxMembers holds when the request names no limit: what is remembered of each member takes memory.
 const DefaultMaxMembers = 1_000_000
 
-// Limits bound what an archive may unpack to. MaxBytes counts the content of files; negative means no limit.
-type Limits struct {
+// Rules bound what an archive may unpack to. MaxBytes counts the content of files; negative means no limit. With
+// LinksAsIs a link is content like any other, wherever it leads: for an archive that gives a workspace back what was in
+// it (a Python venv links to the image's interpreter). Nothing is ever written through a link either way.
+type Rules struct {
 	MaxMembers int64
 	MaxBytes   int64
+	LinksAsIs  bool
 }
 
 // Unpacked says what was unpacked.
@@ -37,7 +40,7 @@ type Unpacked struct {
 // Unpack puts the members of a tar stream, optionally gzip, into a directory, which is made if it is missing. Each
 // member is checked before anything of it is written; a member that was not whole leaves nothing, those before it
 // stay. Owners are not taken over, and set-id bits of files are dropped.
-func Unpack(r io.Reader, roots files.Roots, asked string, limits Limits, stripRoot string) (Unpacked, error) {
+func Unpack(r io.Reader, roots files.Roots, asked string, rules Rules, stripRoot string) (Unpacked, error) {
 	place, err := roots.Resolve(asked, files.How{Follow: true, Parents: true, Change: true})
 	if err != nil {
 		return Unpacked{}, err
@@ -57,7 +60,7 @@ func Unpack(r io.Reader, roots files.Roots, asked string, limits Limits, stripRo
 	}
 	defer dir.Close()
 	u := &unpacker{
-		dir: dir, root: place.Path, limits: limits, strip: strings.Trim(path.Clean("/"+stripRoot), "/"),
+		dir: dir, root: place.Path, rules: rules, strip: strings.Trim(path.Clean("/"+stripRoot), "/"),
 		seed: maphash.MakeSeed(), seen: map[uint64]struct{}{},
 	}
 	defer u.leave()
@@ -87,7 +90,7 @@ func (o *origin) Read(p []byte) (int, error) {
 type unpacker struct {
 	dir    *os.Root
 	root   string // the path of dir
-	limits Limits
+	rules Rules
 	strip  string
 	done   Unpacked
 
@@ -193,11 +196,11 @@ func (u *unpacker) member(t *tar.Reader, h *tar.Header) error {
 		}
 		return nil
 	}
-	if u.done.Members >= u.limits.MaxMembers {
-		return wire.Fail(wire.TooLarge, "the archive has more than %d members", u.limits.MaxMembers)
+	if u.done.Members >= u.rules.MaxMembers {
+		return wire.Fail(wire.TooLarge, "the archive has more than %d members", u.rules.MaxMembers)
 	}
-	if h.Size < 0 || u.limits.MaxBytes >= 0 && h.Size > u.limits.MaxBytes-u.done.Bytes {
-		return wire.Fail(wire.TooLarge, "the archive holds more than %d bytes", u.limits.MaxBytes)
+	if h.Size < 0 || u.rules.MaxBytes >= 0 && h.Size > u.rules.MaxBytes-u.done.Bytes {
+		return wire.Fail(wire.TooLarge, "the archive holds more than %d bytes", u.rules.MaxBytes)
 	}
 	sum := maphash.String(u.seed, name)
 	if _, twice := u.seen[sum]; twice {
@@ -231,11 +234,14 @@ func (u *unpacker) member(t *tar.Reader, h *tar.Header) error {
 	return nil
 }
 
-// target checks where a link leads, and gives it relative. `..` only counts at its beginning: after a name that may
+// target checks where a link leads, unless the rules take it as it is, and gives it relative. `..` only counts at its beginning: after a name that may
 // itself be a link, the text does not tell where it leads.
 func (u *unpacker) target(name, raw string) (string, error) {
 	if raw == "" || strings.IndexByte(raw, 0) >= 0 {
 		return "", refuse("a link has no usable target")
+	}
+	if u.rules.LinksAsIs {
+		return raw, nil
 	}
 	depth := strings.Count(name, "/")
 	target := raw

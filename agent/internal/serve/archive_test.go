@@ -177,6 +177,34 @@ func TestDamagedArchives(t *testing.T) {
 	}
 }
 
+func TestLinksAsTheyAreAreNotWrittenThrough(t *testing.T) {
+	a := newAgent(t)
+	outside := strings.TrimSuffix(a.root, "workspace") + "outside"
+	c := a.connect()
+	for name, members := range map[string][]tar.Header{
+		"a file beneath":     {symlink("l", "../outside"), file("l/x", "x")},
+		"a link beneath":     {symlink("m", outside), symlink("m/x", "/etc/passwd")},
+		"a file in its name": {symlink("n", "../outside/x"), file("n", "x")},
+	} {
+		r := c.upload(request{"op": "extract", "path": a.root, "links_as_is": true}, tarOf(t, members...))
+		if r.code() != wire.InvalidArchive {
+			t.Errorf("%s: %v", name, r.err)
+		}
+		if es, _ := os.ReadDir(outside); len(es) != 0 {
+			t.Errorf("%s: something was written outside", name)
+		}
+	}
+	links := tarOf(t, symlink("python", "/usr/bin/python3"), dir("d"), symlink("d/round", "../x/../../y"))
+	if r := c.upload(request{"op": "extract", "path": a.root, "links_as_is": true}, links); r.err != nil {
+		t.Error(r.err)
+	}
+	for name, want := range map[string]string{"python": "/usr/bin/python3", "d/round": "../x/../../y"} {
+		if got, err := os.Readlink(a.path(name)); got != want || err != nil {
+			t.Errorf("%s leads to %q: %v", name, got, err)
+		}
+	}
+}
+
 func TestLimitsOfExtraction(t *testing.T) {
 	a := newAgent(t)
 	c := a.connect()

@@ -162,8 +162,8 @@ func (s *stream) archive(r *wire.Archive) error {
 }
 
 func (s *stream) extract(r *wire.Extract) error {
-	limits := archive.Limits{MaxMembers: archive.DefaultMaxMembers, MaxBytes: -1}
-	for limit, value := range map[*int64]*int64{&limits.MaxMembers: r.MaxMembers, &limits.MaxBytes: r.MaxBytes} {
+	rules := archive.Rules{MaxMembers: archive.DefaultMaxMembers, MaxBytes: -1, LinksAsIs: r.LinksAsIs}
+	for limit, value := range map[*int64]*int64{&rules.MaxMembers: r.MaxMembers, &rules.MaxBytes: r.MaxBytes} {
 		if value == nil {
 			continue
 		}
@@ -172,7 +172,7 @@ func (s *stream) extract(r *wire.Extract) error {
 		}
 		*limit = *value
 	}
-	done, err := archive.Unpack(wire.NewInput(s.in), s.Roots, string(r.Path), limits, string(r.StripRoot))
+	done, err := archive.Unpack(wire.NewInput(s.in), s.Roots, string(r.Path), rules, string(r.StripRoot))
 	if errors.Is(err, io.ErrUnexpectedEOF) {
 		return errGone
 	}

@@ -109,6 +109,7 @@ type (
 		MaxMembers *int64 `json:"max_members"`
 		MaxBytes   *int64 `json:"max_bytes"`
 		StripRoot  Name   `json:"strip_root"`
+		LinksAsIs  bool   `json:"links_as_is"`
 	}
 	Forward struct {
 		Common
