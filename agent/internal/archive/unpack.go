@@ -88,11 +88,11 @@ func (o *origin) Read(p []byte) (int, error) {
 }
 
 type unpacker struct {
-	dir    *os.Root
-	root   string // the path of dir
+	dir   *os.Root
+	root  string // the path of dir
 	rules Rules
-	strip  string
-	done   Unpacked
+	strip string
+	done  Unpacked
 
 	// Of the names only hashes are kept, since there may be a million. The seed is random: nobody can make two collide.
 	seed maphash.Seed
