@@ -24,8 +24,8 @@ CHART = REPOSITORY / "charts" / "sandbox-operator"
 RELEASE = "sandbox-operator"
 NAMESPACE = "sandbox-system"
 TIMEOUT = 180
-PLAIN_GIT_HOSTS = ["git.sandbox-demo.svc", "git.sandbox-tests.svc"]
-"""The git servers of the demo and of the tests: inside the cluster, without encryption."""
+PLAIN_GIT_HOSTS = ["git.sandbox-demo.svc"]
+"""The demo's git server: inside the cluster, without encryption."""
 
 
 def values(images: dict[str, str], *, policies_enforced: bool) -> dict[str, Any]:

@@ -33,10 +33,9 @@ _KEPT_ARCHIVES = 2
 def provide(target: choice.Cluster) -> dict[str, str]:
     """Builds what is missing, brings it to the cluster, and records the names in its state folder."""
     with binaries.locked(cache() / "images" / "images.lock", "the build of the images"):
-        if isinstance(target, native.NativeCluster):
-            names = _provide_native(target)
-        else:
-            names = _provide_docker(target)
+        names = (
+            _provide_native(target) if isinstance(target, native.NativeCluster) else _provide_docker(target)
+        )
     record = target.state / "images.json"
     partial = record.with_suffix(".partial")
     partial.write_text(json.dumps(names, indent=2) + "\n")
