@@ -244,9 +244,12 @@ async def test_a_removed_or_loosened_policy_comes_back(cluster: Cluster) -> None
 
         assert (await cluster.until(again, "the policy"))["spec"] == policy["spec"]
         await cluster.api.patch(
-            NETWORK_POLICIES, "sandbox-ingress-deny", cluster.namespace,
-            {"spec": {"ingress": [{}], "podSelector": {"matchLabels": {"x": "y"}}}}, field_manager="test",
-        )  # fmt: skip
+            NETWORK_POLICIES,
+            "sandbox-ingress-deny",
+            cluster.namespace,
+            {"spec": {"ingress": [{}], "podSelector": {"matchLabels": {"x": "y"}}}},
+            field_manager="test",
+        )
 
         async def mended() -> bool:
             return bool((await again())["spec"] == policy["spec"])

@@ -18,8 +18,14 @@ def now() -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
-def container(name: str, state: dict[str, Any], *, ready: bool = False, restarts: int = 0,
-              last: dict[str, Any] | None = None) -> dict[str, Any]:  # fmt: skip
+def container(
+    name: str,
+    state: dict[str, Any],
+    *,
+    ready: bool = False,
+    restarts: int = 0,
+    last: dict[str, Any] | None = None,
+) -> dict[str, Any]:
     return {
         "name": name,
         "image": "i",
@@ -184,9 +190,13 @@ class Cluster:
             await self.api.raw(
                 "POST",
                 f"{PODS.path(pod, self.namespace)}/binding",
-                body={"apiVersion": "v1", "kind": "Binding", "metadata": {"name": pod},
-                      "target": {"apiVersion": "v1", "kind": "Node", "name": "node"}},
-            )  # fmt: skip
+                body={
+                    "apiVersion": "v1",
+                    "kind": "Binding",
+                    "metadata": {"name": pod},
+                    "target": {"apiVersion": "v1", "kind": "Node", "name": "node"},
+                },
+            )
 
     async def vanish(self, pod: str) -> None:
         """End a pod as a kubelet does when its containers have ended."""
