@@ -1,6 +1,7 @@
 """The operator without its host: feeds, loop, controller and lease, put together."""
 
 import asyncio
+import contextlib
 import logging
 import socket
 from collections.abc import Callable
@@ -64,8 +65,9 @@ class Operator:
                 await self.loop.run(_until(go) if go is not None else None)
         finally:
             if self._lease is not None:
-                async with asyncio.timeout(1.0):
-                    await self._lease.release()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(1.0):
+                        await self._lease.release()
 
     def unhealthy(self) -> str | None:
         """Why this process should be restarted, if it should."""

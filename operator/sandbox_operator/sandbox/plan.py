@@ -3,30 +3,27 @@
 from dataclasses import replace
 from typing import Any
 
-from sandbox_api.kube import CONFIG_MAPS, NETWORK_POLICIES, PODS, SERVICES, Object
-from sandbox_api.v1alpha1 import ConditionType, Egress, Reason, SandboxSpec
+from sandbox_api.kube import PODS, Object
+from sandbox_api.v1alpha1 import Reason, SandboxSpec
 
 from sandbox_operator.durations import format_time, in_words, parse_time
 from sandbox_operator.settings import Settings
 
 from . import names
-from .diagnose import MATERIALIZE_REASONS, PodState, Problem, diagnose
+from .children import fences, labels, publication, strays
+from .diagnose import PodState, Problem, diagnose
 from .expiry import expires_at, start_timeout
 from .finalize import plan_deletion
-from .network import covers, ports_policy, shared_policies, stands
 from .observe import Observation
-from .pod import pod_labels, render_pod
-from .service import render_service
+from .pod import render_pod
+from .situation import Situation
 from .spec_digest import changed_fields
-from .status import Verdict, find, render, worth_writing
-from .steps import CreatePod, Decision, DeleteChild, DeleteSandbox, Ensure, FindPod, LabelPod, Step, Tell
+from .status import Verdict, render, worth_writing
+from .steps import CreatePod, Decision, DeleteChild, DeleteSandbox, FindPod, Step, Tell
 from .validate import check_spec, parse_spec
 
 #: A start that takes longer says in its status what it is busy with.
 SLOW_START = 10.0
-#: Failures of a start that end it until the spec changes.
-_FINAL = frozenset({*MATERIALIZE_REASONS, Reason.INVALID_IMAGE, Reason.START_TIMEOUT})
-_LOSSES = frozenset({Reason.POD_LOST, Reason.EVICTED, Reason.NODE_LOST})
 #: Fields of the status that speak of one incarnation.
 _OF_INCARNATION = ("podUID", "startedAt", "restarts", "materialized")
 
@@ -44,16 +41,11 @@ def plan(obs: Observation, now: float, settings: Settings) -> Decision:
     return _Plan(obs, now, settings).decide()
 
 
-class _Plan:
+class _Plan(Situation):
     """One decision about a sandbox that is to live."""
 
     def __init__(self, obs: Observation, now: float, settings: Settings) -> None:
-        self.obs = obs
-        self.view = obs.view
-        self.status = obs.view.status
-        self.memory = obs.memory
-        self.now = now
-        self.settings = settings
+        super().__init__(obs, now, settings)
         self.steps: list[Step] = []
         self.again: list[float] = []
 
@@ -71,8 +63,8 @@ class _Plan:
         spec, problem = parse_spec(view.spec)
         if spec is not None:
             problem = check_spec(spec, self.settings)
-        pod = self._current_pod()
-        self._remove_strays(pod)
+        pod = self.current_pod()
+        self.steps += strays(self.obs, pod)
         if spec is None or problem is not None:
             return self._unacceptable(spec, problem, pod)
         if pod is None:
@@ -81,32 +73,9 @@ class _Plan:
 
     # -- the pod
 
-    def _current_pod(self) -> Object | None:
-        """The pod of the present incarnation, if it exists."""
-        if self.view.incarnation == 0:
-            return None
-        name = names.pod_name(self.view.name, self.view.uid, self.view.incarnation)
-        known = self.status.get("podUID")
-        for pod in self.obs.pods:
-            if pod["metadata"]["name"] == name:
-                return pod if known in (None, pod["metadata"].get("uid")) else None
-        return None
-
-    def _remove_strays(self, current: Object | None) -> None:
-        """Pods of earlier incarnations, and what they needed."""
-        keep = {names.pod_name(self.view.name, self.view.uid, self.view.incarnation)}
-        for pod in self.obs.pods:
-            metadata = pod["metadata"]
-            if pod is not current and not metadata.get("deletionTimestamp"):
-                self.steps.append(DeleteChild(PODS, metadata["name"], metadata["uid"]))
-        for config_map in self.obs.config_maps:
-            metadata = config_map["metadata"]
-            if metadata["name"] not in keep and not metadata.get("deletionTimestamp"):
-                self.steps.append(DeleteChild(CONFIG_MAPS, metadata["name"], metadata["uid"]))
-
     def _without_pod(self, spec: SandboxSpec) -> Decision:
         """No pod of the present incarnation: the first start, a pod that vanished, or one that is not to be."""
-        if self._given_up():
+        if self.given_up():
             return self._decision(None)
         if waiting := self._awaiting_secret(spec):
             return waiting
@@ -117,7 +86,7 @@ class _Plan:
         problem = Problem(Reason.POD_LOST, "The pod is gone.", True) if vanished else None
         # Without a pod's UID in the status this incarnation's pod has never been seen to live: it is posted
         # (again).
-        same = self.view.incarnation > 0 and not vanished and not self._ended()
+        same = self.view.incarnation > 0 and not vanished and not self.ended()
         return self._start(spec, self.view.incarnation if same else self.view.incarnation + 1, problem)
 
     def _with_pod(self, spec: SandboxSpec, pod: Object) -> Decision:
@@ -126,7 +95,7 @@ class _Plan:
         outdated = changed_fields(recorded, self.view.spec)
         started = self.status.get("startedAt") is not None
         if state.over:
-            if self._given_up():
+            if self.given_up():
                 return self._decision(None)
             return self._start(spec, self.view.incarnation + 1, state.problem)
         if outdated and not started and not state.usable:
@@ -165,7 +134,7 @@ class _Plan:
         }
         self.again.append(self.now + SLOW_START)
         verdict = Verdict(False, reason, message, reason, problem=why, fields=fields)
-        steps = [*self.steps, *self._fences(spec), *self._publication(spec), CreatePod(body, config_map)]
+        steps = [*self.steps, *self._surroundings(spec), CreatePod(body, config_map)]
         return self._decision(verdict, steps=steps, guard=True)
 
     def _refused(self, incarnation: int, problem: Problem, retry_at: float | None) -> Decision:
@@ -201,13 +170,11 @@ class _Plan:
         if not slow:
             self.again.append(created + SLOW_START)
         # Why the last pod was lost stays until this one is up.
-        problem = state.problem or self._loss()
+        problem = state.problem or self.loss()
         reason = problem.reason if problem else state.progress
         message = problem.message if problem else _PROGRESS.get(state.progress, "The pod is being started.")
-        verdict = Verdict(
-            False, reason, message, reason, problem=problem, fields=self._pod_fields(pod, state, spec)
-        )
-        steps = [*self.steps, *self._fences(spec), *self._publication(spec), *self._labels(spec, pod)]
+        verdict = Verdict(False, reason, message, reason, problem=problem, fields=self.pod_fields(pod, state))
+        steps = [*self.steps, *self._surroundings(spec), *labels(self.obs, spec, self.settings, pod)]
         return self._decision(verdict, steps=steps, guard=True, progress=slow)
 
     def _awaiting_secret(self, spec: SandboxSpec) -> Decision | None:
@@ -229,11 +196,11 @@ class _Plan:
 
     def _running(self, spec: SandboxSpec, pod: Object, state: PodState, outdated: list[str]) -> Decision:
         """A pod that is up, or was and is coming back."""
-        fields = self._pod_fields(pod, state, spec)
+        fields = self.pod_fields(pod, state)
         uid = pod["metadata"]["uid"]
         uploaded = self.view.annotation(names.ANNOTATION_UPLOADED) == uid
         waits = _awaits_upload(self.view.spec) and not uploaded
-        steps = [*self.steps, *self._fences(spec), *self._publication(spec), *self._labels(spec, pod)]
+        steps = [*self.steps, *self._surroundings(spec), *labels(self.obs, spec, self.settings, pod)]
         if state.usable:
             fields["startedAt"] = self.status.get("startedAt") or format_time(self.now)
         if state.usable and not waits:
@@ -298,79 +265,13 @@ class _Plan:
         )
         return self._decision(verdict, steps=self.steps)
 
-    def _given_up(self) -> bool:
-        """Whether this spec has been tried and found to fail for good."""
-        stalled = find(self.status, ConditionType.STALLED)
-        return self._ended() and stalled.get("observedGeneration") == self.view.generation
-
-    def _ended(self) -> bool:
-        """Whether the present incarnation was given up, for this spec or an earlier one."""
-        stalled = find(self.status, ConditionType.STALLED)
-        return (
-            stalled.get("status") == "True" and stalled.get("reason") in _FINAL and self.view.incarnation > 0
-        )
-
     # -- parts
 
-    def _loss(self) -> Problem | None:
-        """The loss that the status speaks of."""
-        failure = self.status.get("failure") or {}
-        if failure.get("reason") not in _LOSSES:
-            return None
-        return Problem(Reason(failure["reason"]), str(failure.get("message") or ""), True)
-
-    def _pod_fields(self, pod: Object, state: PodState, spec: SandboxSpec) -> dict[str, Any]:
-        fields: dict[str, Any] = {
-            "podUID": pod["metadata"]["uid"],
-            "podName": pod["metadata"]["name"],
-        }
-        if state.restarts or state.usable:
-            fields["restarts"] = state.restarts
-        if state.receipt is not None:
-            fields["materialized"] = state.receipt
-        return fields
-
-    def _fences(self, spec: SandboxSpec) -> list[Step]:
-        """The shared policies, where they are missing or differ."""
-        egress = self._egress(spec)
-        return [
-            Ensure(NETWORK_POLICIES, policy, owned=False)
-            for policy in shared_policies(self.view.namespace, egress, self.settings)
-            if not stands(NETWORK_POLICIES, policy, self.obs.shared_policies.get(policy["metadata"]["name"]))
-        ]
-
-    def _publication(self, spec: SandboxSpec) -> list[Step]:
-        """Service and policy of the published ports, or their removal."""
-        steps: list[Step] = []
-        wanted = [
-            (SERVICES, self.obs.services, render_service),
-            (NETWORK_POLICIES, self.obs.own_policies, ports_policy),
-        ]
-        for resource, present, make in wanted:
-            body = make(self.view, spec.ports) if spec.ports else None
-            name = body["metadata"]["name"] if body else None
-            standing = next((item for item in present if item["metadata"]["name"] == name), None)
-            if body is not None and not stands(resource, body, standing):
-                steps.append(Ensure(resource, body, owned=True))
-            steps += [
-                DeleteChild(resource, item["metadata"]["name"], item["metadata"]["uid"])
-                for item in present
-                if item is not standing and not item["metadata"].get("deletionTimestamp")
-            ]
-        return steps
-
-    def _labels(self, spec: SandboxSpec, pod: Object) -> list[Step]:
-        """Labels of the pod that are not what policies select by: egress changed, or somebody else wrote them."""
-        wanted = pod_labels(self.view, spec, self.settings)
-        if covers(wanted, pod["metadata"].get("labels") or {}):
-            return []
-        return [LabelPod(pod["metadata"]["name"], pod["metadata"]["uid"], wanted)]
+    def _surroundings(self, spec: SandboxSpec) -> list[Step]:
+        return [*fences(self.obs, spec, self.settings), *publication(self.obs, spec)]
 
     def _delete(self, pod: Object) -> None:
         self.steps.append(DeleteChild(PODS, pod["metadata"]["name"], pod["metadata"]["uid"]))
-
-    def _egress(self, spec: SandboxSpec) -> Egress:
-        return (spec.network and spec.network.egress) or self.settings.default_egress
 
     def _decision(
         self,
@@ -383,11 +284,11 @@ class _Plan:
         status = None
         steps = list(self.steps if steps is None else steps)
         if verdict is not None:
-            verdict = replace(verdict, fields={**verdict.fields, **self._spec_fields()})
+            verdict = replace(verdict, fields={**verdict.fields, **self.spec_fields()})
             status = render(verdict, self.status, self.view.generation, self.now)
             if not worth_writing(self.status, status, progress=progress):
                 status = None
-            elif verdict.problem is not None and not self._told(verdict.problem):
+            elif verdict.problem is not None and not self.told(verdict.problem):
                 steps.append(
                     Tell(verdict.problem.reason, verdict.problem.message, warning=True, action="Reconcile")
                 )
@@ -397,19 +298,6 @@ class _Plan:
             steps=tuple(steps),
             again=max(0.05, min(self.again) - self.now) if self.again else None,
         )
-
-    def _told(self, problem: Problem) -> bool:
-        return bool((self.status.get("failure") or {}).get("reason") == problem.reason)
-
-    def _spec_fields(self) -> dict[str, Any]:
-        """Fields that follow from the spec alone."""
-        egress = (self.view.spec.get("network") or {}).get("egress") or self.settings.default_egress.value
-        enforced = self.settings.network_policies_enforced
-        ports = self.view.spec.get("ports")
-        return {
-            "network": {"egress": egress if enforced else "Unknown"},
-            "serviceName": names.lasting_name(self.view.name, self.view.uid) if ports else None,
-        }
 
 
 _PROGRESS = {
