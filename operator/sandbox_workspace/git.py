@@ -84,8 +84,9 @@ def place_repository(
         check_reachable(url.address, url.port, deadline)
     settings = [*base_settings(url, policy.timeout_seconds), *access.settings]
     scratch = workspace.root / f".sandbox-{secrets.token_hex(16)}"
-    scratch.mkdir(mode=0o700)
+    scratch.mkdir()
     try:
+        scratch.chmod(0o700)  # without the setgid bit that a volume's root hands down
         git = _Git(
             scratch,
             url,

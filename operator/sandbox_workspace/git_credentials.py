@@ -64,7 +64,7 @@ def prepare_access(url: GitUrl, credentials: Path | None, ca: Path | None, priva
     """Look at the mounted Secret and ConfigMap; `private` is a directory for what needs another form.
 
     Raises:
-        MaterializeError: SourceNotFound where something is not mounted yet, GitRefused where it cannot serve this URL.
+        MaterializeError: SourceNotFound where something is not mounted yet, GitRefused where it cannot serve.
     """
     settings: Settings = []
     if ca is not None:
@@ -72,7 +72,7 @@ def prepare_access(url: GitUrl, credentials: Path | None, ca: Path | None, priva
     if credentials is None:
         if url.scheme == "ssh":
             raise _refused(
-                "A repository by ssh needs credentialsSecretRef with the keys ssh-privatekey and known_hosts."
+                "A repository by ssh needs credentialsSecretRef, with keys ssh-privatekey and known_hosts."
             )
         return Access(settings)
     keys = _keys(credentials)

@@ -9,7 +9,7 @@ from .reasons import Reason
 _URL = re.compile(
     r"(?P<scheme>[a-z][a-z0-9+.-]*)://"
     r"(?:(?P<user>[^@/]*)@)?"
-    r"(?P<host>[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+\])"
+    r"(?P<host>[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+\])"
     r"(?::(?P<port>[0-9]{1,5}))?"
     r"(?P<path>/[^\s#?\\]+)"
 )
