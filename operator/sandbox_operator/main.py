@@ -18,11 +18,13 @@ from typing import Any
 
 import kopf
 from sandbox_api.kube import (
+    SANDBOXES,
     Credentials,
     CredentialsError,
     InClusterCredentials,
     KubeClient,
     KubeconfigCredentials,
+    KubeError,
 )
 from sandbox_api.v1alpha1 import GROUP, VERSION
 
@@ -101,9 +103,23 @@ class Host:
     async def _start(self, **_: Any) -> None:
         connections = self._settings.workers + _SPARE_CONNECTIONS
         self._client = KubeClient(self._credentials, connections=connections)
+        await self._await_resource(self._client)
         self._operator = Operator(self._client, self._settings)
         self._task = asyncio.create_task(self._operator.run(), name="operator")
         self._task.add_done_callback(self._ended)
+
+    async def _await_resource(self, client: KubeClient) -> None:
+        """Wait until the API server serves Sandboxes: kopf looks for them once, and never again."""
+        pause = 0.5
+        for namespace in self._settings.watch_namespaces or (None,):
+            while True:
+                try:
+                    await client.raw("GET", SANDBOXES.collection(namespace), params={"limit": "1"})
+                    break
+                except KubeError as error:
+                    logger.warning("Sandboxes cannot be listed yet: %s", error)
+                    await asyncio.sleep(pause)
+                    pause = min(pause * 2, 10.0)
 
     async def _stop(self, **_: Any) -> None:
         # Own tasks are ended here: kopf's stop_flag would delay the end by five seconds.
@@ -179,5 +195,10 @@ def main() -> int:
         return 2
     logs.configure(settings.log_level, settings.log_format)
     host = Host(settings, credentials)
-    host.run()
+    try:
+        host.run()
+    except Exception as error:
+        # kopf ends where a watch is refused for good; whoever restarts us tries again.
+        logger.critical("the operator ends: %s", error, exc_info=error)
+        return 1
     return host.exit_code

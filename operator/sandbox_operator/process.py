@@ -23,6 +23,8 @@ logger = logging.getLogger(__name__)
 #: A worker that has been at one sandbox for so long, or a feed that has been silent for so long, is stuck.
 STUCK = 300.0
 SILENT = 900.0
+#: The feed of sandboxes is dead if it has not told what we wrote for so long.
+DEAD = 120.0
 
 
 class Operator:
@@ -32,7 +34,8 @@ class Operator:
         identity = settings.identity or socket.gethostname()
         self.store = Store(dict(TRIMS))
         self.recorder = Recorder(api, identity)
-        self.controller = SandboxController(self.store, Actor(api, self.store, self.recorder), settings)
+        actor = Actor(api, self.store, self.recorder)
+        self.controller = SandboxController(self.store, actor, settings)
         self.loop = Loop(
             api,
             self.store,
@@ -42,6 +45,7 @@ class Operator:
             namespaces=settings.watch_namespaces,
             workers=settings.workers,
         )
+        actor.wrote = self.loop.wrote
         self.controller.subscribe(self.loop.queue)
         self._lease = Lease(api, settings.namespace, settings.lease, identity) if settings.lease else None
 
@@ -75,6 +79,8 @@ class Operator:
             return f"a worker has been at one sandbox for {stuck:.0f} s"
         if (silent := self.loop.silent_seconds()) > SILENT:
             return f"a feed has been silent for {silent:.0f} s"
+        if (silent := self.loop.canary.silent_seconds()) > DEAD:
+            return f"the feed of sandboxes has not told our write for {silent:.0f} s"
         return None
 
 

@@ -335,6 +335,23 @@ async def test_an_orphaned_pod_of_an_earlier_sandbox_is_not_adopted(cluster: Clu
         assert (await cluster.api.get(PODS, first["podName"], cluster.namespace))["metadata"]["name"]
 
 
+async def test_a_feed_that_has_died_is_noticed_by_our_own_writes_and_replaced(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sandbox_operator.engine.loop.FEED_PATIENCE", 0.5)
+    await cluster.create("known")
+    async with cluster.operator(fed=False) as operator, cluster.kubelet():
+        await cluster.ready("known")
+        await cluster.create("unheard")
+        await cluster.ready("unheard")
+        assert operator.loop.canary.silent_seconds() > 0.5
+    async with cluster.operator() as operator, cluster.kubelet():
+        await cluster.create("heard")
+        await cluster.ready("heard")
+        await asyncio.sleep(0.2)
+        assert operator.loop.canary.silent_seconds() == 0
+
+
 async def test_names_that_differ_in_a_dot_do_not_meet(cluster: Cluster) -> None:
     async with cluster.operator(), cluster.kubelet():
         long = "n" * 200

@@ -11,10 +11,15 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
-from sandbox_api.kube import LEASES, PODS, SANDBOXES
+import yaml
+from sandbox_api.kube import CRDS, LEASES, PODS, SANDBOXES, KubeClient, KubeconfigCredentials
+
+from dev.local.control_plane import ControlPlane
+from dev.local.locations import REPOSITORY
 
 from .toy import Cluster
 
@@ -24,6 +29,11 @@ def port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+@pytest.fixture
+def definitions() -> list[dict[str, Any]]:
+    return [yaml.safe_load(path.read_text()) for path in (REPOSITORY / "crds").glob("*.yaml")]
 
 
 class Process:
@@ -187,6 +197,87 @@ async def test_a_replica_that_dies_is_followed_when_its_lease_has_run_out(
             # A container that restarts in its pod has its old name and need not wait.
             await again.logged("this replica is the active one", 4)
         assert (await cluster.api.list(PODS, cluster.namespace)).items
+
+
+class Way:
+    """The way to the API server, which can be cut and joined again."""
+
+    def __init__(self, port: int) -> None:
+        self._target = port
+        self._connections: set[asyncio.StreamWriter] = set()
+
+    async def open(self, port: int = 0) -> int:
+        self._server = await asyncio.start_server(self._join, "127.0.0.1", port)
+        return int(self._server.sockets[0].getsockname()[1])
+
+    async def cut(self) -> None:
+        self._server.close()
+        for connection in list(self._connections):
+            connection.transport.abort()
+
+    async def _join(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there_reader, there_writer = await asyncio.open_connection("127.0.0.1", self._target)
+        self._connections |= {writer, there_writer}
+        await asyncio.gather(
+            self._pump(reader, there_writer), self._pump(there_reader, writer), return_exceptions=True
+        )
+
+    @staticmethod
+    async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(65536):
+            writer.write(data)
+            await writer.drain()
+        writer.close()
+
+
+async def test_an_api_server_that_is_away_for_a_while_is_survived(
+    control_plane: Path, cluster: Cluster, tmp_path: Path
+) -> None:
+    config = yaml.safe_load(control_plane.read_text())
+    way = Way(int(config["clusters"][0]["cluster"]["server"].rpartition(":")[2]))
+    port = await way.open()
+    config["clusters"][0]["cluster"]["server"] = f"https://127.0.0.1:{port}"
+    kubeconfig = tmp_path / "kubeconfig"
+    kubeconfig.write_text(yaml.safe_dump(config))
+    async with running(kubeconfig, cluster) as process, cluster.kubelet():
+        await cluster.create("a")
+        await cluster.ready("a")
+        await way.cut()
+        await cluster.create("b")
+        await cluster.delete("a")
+        await asyncio.sleep(6)
+        assert process.process.returncode is None, process.lines
+        await way.open(port)
+        await cluster.ready("b", 40)
+        await cluster.until(lambda: cluster.gone("a"), "a to go", 40)
+        await cluster.create("c")
+        await cluster.ready("c", 40)
+        await way.cut()
+        assert await process.end(signal.SIGTERM) < 6
+
+
+async def test_an_operator_that_comes_before_its_resources_waits_for_them(
+    definitions: list[dict[str, Any]],
+) -> None:
+    with ControlPlane() as bare:
+        async with KubeClient(KubeconfigCredentials(bare.kubeconfig)) as api:
+            cluster = Cluster(api, "default")
+            process = await Process(bare.kubeconfig, "").start()
+            await process.logged("cannot be listed yet")
+            for definition in definitions:
+                await api.create(CRDS, definition, field_manager="test")
+            await process.logged("everything is listed")
+            async with cluster.kubelet():
+                await cluster.create()
+                await cluster.ready()
+            await process.end(signal.SIGTERM)
+
+
+async def test_it_can_be_stopped_while_it_waits() -> None:
+    with ControlPlane() as bare:
+        process = await Process(bare.kubeconfig, "").start()
+        await process.logged("cannot be listed yet")
+        assert await process.end(signal.SIGTERM) < 2.5
 
 
 async def test_settings_that_make_no_sense_end_it_with_one_sentence(

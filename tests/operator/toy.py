@@ -204,12 +204,16 @@ class Cluster:
             await self.api.delete(PODS, pod, self.namespace, grace_period_seconds=0)
 
     @asynccontextmanager
-    async def operator(self, api: Any = None, **settings: Any) -> AsyncIterator[Operator]:
+    async def operator(
+        self, api: Any = None, *, fed: bool = True, **settings: Any
+    ) -> AsyncIterator[Operator]:
         """An operator for this namespace, ended as abruptly as a task can be."""
         api = api or self.api
         operator = Operator(api, Settings(watch_namespaces=(self.namespace,), **settings))
         feed = Reflector(api, SANDBOXES, operator.feed, namespace=self.namespace)
-        tasks = [asyncio.create_task(operator.run()), asyncio.create_task(feed.run())]
+        tasks = [asyncio.create_task(operator.run())]
+        if fed:
+            tasks.append(asyncio.create_task(feed.run()))
         try:
             await asyncio.wait_for(operator.loop.synced.wait(), 10)
             yield operator

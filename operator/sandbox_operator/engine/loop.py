@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from sandbox_api.kube import Api, ApiError, KubeError, Object, Reflector, Resource
 from sandbox_api.kube.jitter import jittered
 
+from .canary import Canary
 from .queue import KeyedQueue
 from .store import Key, Store, key_of
 
@@ -24,6 +25,8 @@ logger = logging.getLogger(__name__)
 Reconcile = Callable[[Key], Awaitable[float | None]]
 #: One reconcile that takes longer has lost an answer somewhere.
 RECONCILE_TIMEOUT = 120.0
+#: Seconds within which the feed of the primary kind tells what we wrote.
+FEED_PATIENCE = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,14 +63,25 @@ class Loop:
     queue: KeyedQueue[Key] = field(default_factory=KeyedQueue)
     synced: asyncio.Event = field(default_factory=asyncio.Event)
     reflectors: list[Reflector] = field(default_factory=list)
+    canary: Canary = field(default_factory=Canary)
     _busy_since: dict[Key, float] = field(default_factory=dict)
 
     def feed(self, kind: str | None, item: Object) -> None:
         """Take in an event of the primary kind: ADDED, MODIFIED, DELETED, or None for one of a first list."""
+        self.canary.heard(self._scope(item), item["metadata"].get("resourceVersion") or "")
         if kind == "DELETED":
             self._gone(self.primary, item)
         else:
             self.store.put(self.primary, item)
+
+    def wrote(self, item: Object) -> None:
+        """Take in what a write to the primary kind returned; the feed must tell of it too."""
+        self.canary.wrote(self._scope(item), item["metadata"].get("resourceVersion") or "")
+        self.store.put(self.primary, item)
+
+    def _scope(self, item: Object) -> str:
+        """The watch that tells of an object: there is one for each namespace served, or one for all."""
+        return key_of(item)[0] if self.namespaces else ""
 
     async def run(self, go: Awaitable[None] | None = None) -> None:
         """Run until cancelled.
@@ -100,6 +114,7 @@ class Loop:
                 for number in range(self.workers):
                     group.create_task(self._work(), name=f"worker {number}")
                 group.create_task(self._prune(), name="prune")
+                group.create_task(self._replace_dead_feed(), name="replace a dead feed")
         finally:
             self.queue.close()
 
@@ -146,12 +161,25 @@ class Loop:
     async def _prune(self) -> None:
         while True:
             await asyncio.sleep(jittered(self.relist_interval, 0.9, 1.1))
-            try:
-                await self._list_primary()
-            except KubeError as error:
-                logger.warning("%s cannot be listed: %s", self.primary.plural, error)
-            except Exception:
-                logger.exception("%s cannot be listed", self.primary.plural)
+            await self._list_primary_once()
+
+    async def _replace_dead_feed(self) -> None:
+        """While the feed does not tell what we wrote, lists do its work; the probe ends this in the end."""
+        while True:
+            await asyncio.sleep(jittered(FEED_PATIENCE / 2, 0.9, 1.1))
+            if (silent := self.canary.silent_seconds()) > FEED_PATIENCE:
+                logger.warning(
+                    "the feed of %s has not told our write for %.0f s", self.primary.plural, silent
+                )
+                await self._list_primary_once()
+
+    async def _list_primary_once(self) -> None:
+        try:
+            await self._list_primary()
+        except KubeError as error:
+            logger.warning("%s cannot be listed: %s", self.primary.plural, error)
+        except Exception:
+            logger.exception("%s cannot be listed", self.primary.plural)
 
     async def _work(self) -> None:
         while True:

@@ -67,6 +67,8 @@ class Actor:
         self._store = store
         self._recorder = recorder
         self._clock = clock
+        #: Takes in what a write to a sandbox returned.
+        self.wrote: Callable[[Object], object] = lambda item: store.put(SANDBOXES, item)
         # Many sandboxes of a fresh namespace want the same policies in the same moment.
         self._shared = asyncio.Lock()
 
@@ -113,7 +115,7 @@ class Actor:
         except (NotFound, Conflict):
             await self._refresh(view)
             raise Stale from None
-        self._store.put(SANDBOXES, item)
+        self.wrote(item)
 
     async def _finalizers(self, view: SandboxView, finalizers: list[str]) -> None:
         # Only over the list that we have read, and whatever else has changed since.
@@ -135,7 +137,7 @@ class Actor:
             # Invalid: a test did not hold, or it is being deleted and takes no finalizer any more.
             await self._refresh(view)
             raise Stale from None
-        self._store.put(SANDBOXES, item)
+        self.wrote(item)
 
     async def _refresh(self, view: SandboxView) -> None:
         try:
