@@ -230,15 +230,27 @@ class Way:
         writer.close()
 
 
+def _server(kubeconfig: Path) -> int:
+    """The port of its API server."""
+    config = yaml.safe_load(kubeconfig.read_text())
+    return int(config["clusters"][0]["cluster"]["server"].rpartition(":")[2])
+
+
+def _kubeconfig(original: Path, port: int, directory: Path) -> Path:
+    """The same with another port."""
+    config = yaml.safe_load(original.read_text())
+    config["clusters"][0]["cluster"]["server"] = f"https://127.0.0.1:{port}"
+    path = directory / "kubeconfig"
+    path.write_text(yaml.safe_dump(config))
+    return path
+
+
 async def test_an_api_server_that_is_away_for_a_while_is_survived(
     control_plane: Path, cluster: Cluster, tmp_path: Path
 ) -> None:
-    config = yaml.safe_load(control_plane.read_text())
-    way = Way(int(config["clusters"][0]["cluster"]["server"].rpartition(":")[2]))
+    way = Way(_server(control_plane))
     port = await way.open()
-    config["clusters"][0]["cluster"]["server"] = f"https://127.0.0.1:{port}"
-    kubeconfig = tmp_path / "kubeconfig"
-    kubeconfig.write_text(yaml.safe_dump(config))
+    kubeconfig = _kubeconfig(control_plane, port, tmp_path)
     async with running(kubeconfig, cluster) as process, cluster.kubelet():
         await cluster.create("a")
         await cluster.ready("a")
