@@ -48,6 +48,40 @@ class Backoffs:
             pause = min(pause * 2, 30.0)
 
 
+class NoDiffBase(kopf.DiffBaseStorage):
+    """No memory of what was handled. kopf's own copies every object at every event, although nothing compares."""
+
+    def build(self, **_: Any) -> Any:
+        """Nothing is worth a comparison."""
+        return {}
+
+    def fetch(self, **_: Any) -> None:
+        """Nothing was kept."""
+
+    def store(self, **_: Any) -> None:
+        """Nothing is kept."""
+
+
+class NoProgress(kopf.ProgressStorage):
+    """No memory of how far handlers came: the one that there is ends at once."""
+
+    def fetch(self, **_: Any) -> None:
+        """Nothing was kept."""
+
+    def store(self, **_: Any) -> None:
+        """Nothing is kept."""
+
+    def purge(self, **_: Any) -> None:
+        """Nothing was kept."""
+
+    def touch(self, **_: Any) -> None:
+        """Nothing is kept."""
+
+    def clear(self, *, essence: Any) -> Any:
+        """Nothing of ours is in it."""
+        return essence
+
+
 class Host:
     """kopf's side of one process.
 
@@ -160,8 +194,8 @@ def _kopf_settings() -> kopf.OperatorSettings:
     settings.peering.standalone = True
     settings.scanning.disabled = True
     settings.persistence.finalizer = f"kopf.{GROUP}/unused"
-    settings.persistence.progress_storage = kopf.AnnotationsProgressStorage(prefix=f"kopf.{GROUP}")
-    settings.persistence.diffbase_storage = kopf.AnnotationsDiffBaseStorage(prefix=f"kopf.{GROUP}")
+    settings.persistence.progress_storage = NoProgress()
+    settings.persistence.diffbase_storage = NoDiffBase()
     settings.networking.error_backoffs = Backoffs()
     settings.networking.request_timeout = 30.0
     settings.networking.connect_timeout = 10.0
