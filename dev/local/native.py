@@ -199,6 +199,8 @@ class NativeCluster:
             for key, value in values.items():
                 text = text.replace(f"@{key}@", value)
             (conf / ("cni/" if template.suffix == ".conflist" else "") / template.name).write_text(text)
+        # From here it runs: a shell reads its script bit by bit, and the one in the clone may be edited or removed.
+        shutil.copy(SOURCES / "node.sh", conf / "node.sh")
         pause = {"pause": folders["RUNTIME"] / "pause"}
         archive.write_image(self.state / "pause.tar", "local/pause:1", pause, ["/pause"])
 
@@ -231,7 +233,7 @@ class NativeCluster:
             "--kill-child",
             "--mount-proc",
         ]
-        command = ["unshare", *namespaces, "bash", str(SOURCES / "node.sh")]
+        command = ["unshare", *namespaces, "bash", str(self.state / "conf" / "node.sh")]
         log = self.state / "log" / "node.log"
         node = start_recorded(self.state, "node", command, log, environment=environment)
         end = time.monotonic() + START_TIMEOUT

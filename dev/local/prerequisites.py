@@ -51,9 +51,10 @@ def need_go() -> str:
         raise ToolError(
             f"Go is missing: install Go {GO[0]}.{GO[1]} or newer and put its bin folder into PATH."
         )
-    version = subprocess.run(
-        ["go", "env", "GOVERSION"], capture_output=True, text=True, check=False
-    ).stdout.strip()
+    asked = subprocess.run(["go", "env", "GOVERSION"], capture_output=True, text=True, check=False)
+    version = asked.stdout.strip()
+    if asked.returncode != 0:
+        raise ToolError(f"Go does not work ({asked.stderr.strip()[-300:]}): try `go env GOVERSION`.")
     match = re.match(r"go(\d+)\.(\d+)", version)
     if match is None or (int(match[1]), int(match[2])) < GO:
         raise ToolError(

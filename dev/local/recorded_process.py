@@ -106,6 +106,7 @@ def start_recorded(
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            cwd="/",  # the clone may be removed while it runs
             env=environment,
         )
     record = RecordedProcess.of(process.pid)
