@@ -65,8 +65,9 @@ def _provide_native(target: native.NativeCluster) -> dict[str, str]:
     base = base_tree.key()
     names = {image: reference(image, base) for image in IMAGES}
     there = target.images()
+    # containerd puts a registry before the names of images that have none
     missing = [
-        image for image in IMAGES if f"docker.io/{names[image]}" not in there and names[image] not in there
+        image for image in IMAGES if not any(f"/{each}".endswith(f"/{names[image]}") for each in there)
     ]
     builder: Buildah | None = None
     for image in missing:
