@@ -7,6 +7,7 @@ wakes our own loop, and nothing of ours is ever stored on an object by kopf.
 
 import asyncio
 import contextlib
+import json
 import logging
 import os
 import random
@@ -26,6 +27,7 @@ from sandbox_api.kube import (
     KubeconfigCredentials,
     KubeError,
 )
+from sandbox_api.kube.decoding import TolerantDecoder
 from sandbox_api.v1alpha1 import GROUP, VERSION
 
 from sandbox_operator import logs
@@ -228,6 +230,8 @@ def main() -> int:
         print(f"sandbox-operator: {error}", file=sys.stderr)
         return 2
     logs.configure(settings.log_level, settings.log_format)
+    # kopf parses by json.loads what it lists and watches, and one object that nests too deep would end it.
+    json._default_decoder = TolerantDecoder()  # type: ignore[attr-defined]
     host = Host(settings, credentials)
     try:
         host.run()

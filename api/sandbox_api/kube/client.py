@@ -22,6 +22,7 @@ from aiohttp.connector import Connection
 from yarl import URL
 
 from .credentials import Credentials, Endpoint
+from .decoding import decode_json
 from .errors import ApiError, Gone, ServerError, Unreachable, from_status
 from .jitter import jittered
 from .resources import Resource
@@ -581,7 +582,7 @@ async def _refusal(response: aiohttp.ClientResponse) -> ApiError:
     except ValueError:
         retry_after = None
     try:
-        status = json.loads(text)
+        status = decode_json(text)
     except ValueError:
         status = None
     if not isinstance(status, dict) or status.get("kind") != "Status":  # a proxy, or an aggregated server
@@ -599,7 +600,7 @@ def _encoded(body: Any) -> bytes:
 
 def _decoded(answer: bytes) -> Object:
     try:
-        decoded = json.loads(answer)
+        decoded = decode_json(answer)
     except ValueError:
         decoded = None
     if not isinstance(decoded, dict):

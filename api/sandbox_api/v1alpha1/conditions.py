@@ -27,7 +27,6 @@ class Reason(StrEnum):
     AVAILABLE = "Available"
     STARTING = "Starting"
     SCHEDULING = "Scheduling"
-    PULLING_IMAGE = "PullingImage"
     MATERIALIZING = "Materializing"
     MATERIALIZED = "Materialized"
     AWAITING_SECRET = "AwaitingSecret"  # noqa: S105 - a reason, not a password

@@ -14,7 +14,7 @@ from .text import one_line
 _MAX_CONDITION_MESSAGE = 1024
 #: Reasons of a start that goes its way. They come and go within a second or two, so a change among them
 #: alone is not worth a write.
-PROGRESS = frozenset({Reason.STARTING, Reason.SCHEDULING, Reason.PULLING_IMAGE, Reason.MATERIALIZING})
+PROGRESS = frozenset({Reason.STARTING, Reason.SCHEDULING, Reason.MATERIALIZING})
 #: Fields that a change of is always written.
 _MATERIAL = (
     "observedGeneration",
