@@ -99,7 +99,9 @@ def run_kubectl(
 ) -> subprocess.CompletedProcess[str]:
     """Runs kubectl; with `check` a failure fails the test with what kubectl said."""
     command = [str(binaries.kubectl()), "--kubeconfig", str(kubeconfig), *arguments]
-    done = subprocess.run(command, input=stdin, capture_output=True, text=True, check=False, timeout=timeout)
+    done = subprocess.run(
+        command, input=stdin, capture_output=True, text=True, errors="replace", check=False, timeout=timeout
+    )
     if check and done.returncode != 0:
         pytest.fail(f"kubectl {' '.join(arguments)}: {done.stderr}{done.stdout}", pytrace=False)
     return done
