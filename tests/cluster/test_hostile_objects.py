@@ -100,3 +100,147 @@ def test_affinity_without_end_stops_nothing(
     )
     namespace.delete("odd")
     assert operator_restarts() == before
+
+
+def test_what_the_api_server_does_not_take_of_affinity_is_said(namespace: Namespace) -> None:
+    namespace.create("typo", pod={"affinity": {"nodeAfinity": {}}})
+    failure = namespace.wait_failure("typo", "InvalidSpec")
+    assert "nodeAfinity" in failure["message"]
+    assert failure["retryable"] is False
+
+
+def test_a_pod_that_would_be_too_large_is_said(namespace: Namespace) -> None:
+    # Each dollar is written twice into the pod, so that Kubernetes does not expand it.
+    variables = [{"name": f"V{number}", "value": "$" * 32_768} for number in range(28)]
+    sandbox = namespace.sandbox("large", manifest={"environment": variables})
+    namespace.kubectl("create", "-f", "-", stdin=json.dumps(sandbox))  # too large for `kubectl apply`
+    failure = namespace.wait_failure("large", "InvalidSpec")
+    assert "too large" in failure["message"]
+    assert failure["retryable"] is False
+
+
+def test_a_fence_that_somebody_else_took_is_said_and_not_hammered_at(
+    namespace: Namespace, kubectl: Callable[..., Any]
+) -> None:
+    namespace.create("fenced", network={"egress": "None"})
+    namespace.wait_ready("fenced")
+    # Without the label it is a foreign object that holds the name, and it is open.
+    taken = {"metadata": {"labels": None}, "spec": {"egress": [{}]}}
+    namespace.kubectl(
+        "patch", "networkpolicy", "sandbox-egress-none", "--type=merge", "-p", json.dumps(taken)
+    )
+    failure = namespace.wait_failure("fenced", "NameConflict")
+    assert "sandbox-egress-none" in failure["message"]
+    status = namespace.status("fenced")
+    assert status["network"]["egress"] == "Unknown"
+    assert status["podName"]
+
+    def refused() -> int:
+        lines = kubectl("get", "--raw", "/metrics").stdout.splitlines()
+        return sum(
+            int(line.rpartition(" ")[2])
+            for line in lines
+            if line.startswith("apiserver_request_total")
+            and 'networkpolicies"' in line
+            and 'code="409"' in line
+        )
+
+    before = refused()
+    namespace.kubectl("annotate", SANDBOX, "fenced", "look=again")
+    namespace.kubectl("delete", "networkpolicy", "sandbox-egress-none")
+    namespace.until(lambda: namespace.status("fenced").get("failure") is None, "the fence to stand again", 90)
+    assert namespace.status("fenced")["network"]["egress"] == "None"
+    policy = namespace.get("networkpolicy", "sandbox-egress-none")
+    assert policy
+    assert "egress" not in policy["spec"]
+    assert refused() - before <= 5
+
+
+def test_egress_in_the_status_is_what_the_pod_has_also_where_the_new_spec_is_refused(
+    namespace: Namespace,
+) -> None:
+    namespace.create("open", network={"egress": "Internet"})
+    namespace.wait_ready("open")
+    change = {"spec": {"network": {"egress": "None"}, "pod": {"priorityClassName": "no-such-class"}}}
+    namespace.kubectl("patch", SANDBOX, "open", "--type=merge", "-p", json.dumps(change))
+    namespace.until(
+        lambda: namespace.condition("open", "UpToDate").get("reason") == "NotAllowed",
+        "the change to be refused",
+    )
+    assert namespace.status("open")["network"]["egress"] == "Internet"
+    change["spec"]["pod"] = None  # type: ignore[assignment]
+    namespace.kubectl("patch", SANDBOX, "open", "--type=merge", "-p", json.dumps(change))
+    namespace.until(lambda: namespace.status("open")["network"]["egress"] == "None", "the new egress")
+    pod = namespace.get("pod", namespace.pod_name("open"))
+    assert pod
+    assert pod["metadata"]["labels"]["sandbox-operator.dev/egress"] == "none"
+
+
+def test_a_pod_that_says_it_belongs_to_a_sandbox_elsewhere_concerns_nobody(
+    namespace: Namespace, kubectl: Callable[..., Any]
+) -> None:
+    namespace.create("victim")
+    namespace.wait_ready("victim")
+    uid = (namespace.get(SANDBOX, "victim") or {})["metadata"]["uid"]
+    elsewhere = f"{namespace.name}-b"
+    kubectl("create", "namespace", elsewhere)
+    try:
+        pod = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {
+                "name": namespace.pod_name("victim"),
+                "labels": {
+                    "app.kubernetes.io/managed-by": "sandbox-operator",
+                    "sandbox-operator.dev/sandbox-uid": uid,
+                },
+                "ownerReferences": [
+                    {
+                        "apiVersion": "sandbox-operator.dev/v1alpha1",
+                        "kind": "Sandbox",
+                        "name": "victim",
+                        "uid": uid,
+                        "controller": True,
+                    }
+                ],
+            },
+            "spec": {
+                "terminationGracePeriodSeconds": 0,
+                "containers": [{"name": "workspace", "image": namespace.image, "command": ["sleep", "1000"]}],
+            },
+        }
+        before = namespace.status("victim")
+        kubectl("--namespace", elsewhere, "create", "-f", "-", stdin=json.dumps(pod))
+        namespace.kubectl("annotate", SANDBOX, "victim", "sandbox-operator.dev/uploaded=junk")
+        namespace.kubectl("annotate", SANDBOX, "victim", "sandbox-operator.dev/awaiting-secret=../junk")
+        namespace.create("after")
+        namespace.wait_ready("after")
+        assert namespace.status("victim") == before
+    finally:
+        kubectl("delete", "namespace", elsewhere, "--wait=false")
+
+
+def test_those_who_may_edit_sandboxes_cannot_write_their_status(
+    namespace: Namespace, kubectl: Callable[..., Any]
+) -> None:
+    kubectl("--namespace", namespace.name, "create", "serviceaccount", "editor")
+    user = f"system:serviceaccount:{namespace.name}:editor"
+    kubectl(
+        "--namespace", namespace.name, "create", "rolebinding", "editor", "--clusterrole=edit",
+        f"--serviceaccount={namespace.name}:editor",
+    )  # fmt: skip
+    namespace.create("mine")
+    namespace.wait_ready("mine")
+    patch = ("patch", SANDBOX, "mine", "--type=merge", "-p")
+    said = namespace.kubectl(
+        *patch, '{"status":{"podName":"x"}}', "--subresource=status", f"--as={user}", check=False
+    )
+    assert "forbidden" in said
+    namespace.kubectl(*patch, '{"status":{"podName":"x"},"metadata":{"finalizers":null}}', f"--as={user}")
+    namespace.until(
+        lambda: (namespace.get(SANDBOX, "mine") or {})["metadata"].get("finalizers"),
+        "the finalizer to be put back",
+    )
+    assert namespace.pod_name("mine") != "x"
+    namespace.delete("mine")
+    assert namespace.children() == []

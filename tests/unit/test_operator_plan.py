@@ -264,6 +264,29 @@ def test_a_refused_pod_is_said_and_tried_again_only_where_that_may_help(
     assert kinds(decide(changed, memory=memory)) == [CreatePod]
 
 
+@pytest.mark.parametrize("state", [pod(running()), pod({})], ids=["running", "starting"])
+def test_a_refused_fence_is_said_of_a_living_pod_and_tried_again_in_time(state: dict[str, Any]) -> None:
+    box = settled(sandbox(**GUARDED))
+    if state["status"]["containerStatuses"]:
+        box = settled(box, state)
+    memory = Memory()
+    assert kinds(decide(box, state, memory=memory, fenced=False)) == [Ensure, Ensure]
+    memory.refused(Problem(Reason.NAME_CONFLICT, "taken", True), 1, NOW)
+    decision = decide(box, state, memory=memory, fenced=False)
+    assert kinds(decision) == []
+    assert decision.again is not None
+    assert decision.again <= 60
+    assert decision.status is not None
+    assert decision.status["failure"]["reason"] == "NameConflict"
+    assert decision.status["network"] == {"egress": "Unknown"}
+    told = {**box, "status": decision.status}
+    assert kinds(decide(told, state, memory=memory, fenced=False, now=NOW + 100)) == [Ensure, Ensure]
+    over = decide(told, state, memory=memory)
+    assert over.status is not None
+    assert "failure" not in over.status
+    assert over.status["network"] == {"egress": "Internet"}
+
+
 def test_refusals_come_ever_more_slowly() -> None:
     memory = Memory()
     pauses = []
@@ -392,6 +415,16 @@ def test_an_unacceptable_change_leaves_a_running_pod_alone() -> None:
     assert decision.status is not None
     assert conditions(decision.status)["Ready"] == ("True", "Available")
     assert conditions(decision.status)["UpToDate"] == ("False", "NotAllowed")
+
+
+def test_the_status_of_an_unacceptable_change_speaks_of_the_egress_that_is_in_force() -> None:
+    box = settled(settled(sandbox(**GUARDED)), pod(running()))
+    box["spec"] = {"security": {"runtimeClassName": "x"}, "network": {"egress": "None"}}
+    box["metadata"]["generation"] = 2
+    decision = decide(box, pod(running()))
+    assert kinds(decision) == []
+    assert decision.status is not None
+    assert decision.status["network"] == {"egress": "Internet"}
 
 
 @pytest.mark.parametrize(

@@ -159,7 +159,10 @@ class Actor:
         """Create a child, or find that it exists already and is ours."""
         name = body["metadata"]["name"]
         try:
-            item = await self._api.create(resource, body, view.namespace, field_manager=names.FIELD_MANAGER)
+            # Strict: what affinity has that Kubernetes does not know would otherwise be dropped in silence.
+            item = await self._api.create(
+                resource, body, view.namespace, field_manager=names.FIELD_MANAGER, validation="Strict"
+            )
         except AlreadyExists:
             self._store.put(resource, await self._existing(view, resource, name), read=True)
             return

@@ -169,12 +169,14 @@ class _Plan(Situation):
         slow = self.now - created >= SLOW_START
         if not slow:
             self.again.append(created + SLOW_START)
+        fields = self.pod_fields(pod, state)
+        around, refused = self._around(spec, pod, fields)
         # Why the last pod was lost stays until this one is up.
-        problem = state.problem or self.loss()
+        problem = state.problem or refused or self.loss()
         reason = problem.reason if problem else state.progress
         message = problem.message if problem else _PROGRESS.get(state.progress, "The pod is being started.")
-        verdict = Verdict(False, reason, message, reason, problem=problem, fields=self.pod_fields(pod, state))
-        steps = [*self.steps, *self._surroundings(spec), *labels(self.obs, spec, self.settings, pod)]
+        verdict = Verdict(False, reason, message, reason, problem=problem, fields=fields)
+        steps = [*self.steps, *around]
         return self._decision(verdict, steps=steps, guard=True, progress=slow)
 
     def _awaiting_secret(self, spec: SandboxSpec) -> Decision | None:
@@ -200,7 +202,8 @@ class _Plan(Situation):
         uid = pod["metadata"]["uid"]
         uploaded = self.view.annotation(names.ANNOTATION_UPLOADED) == uid
         waits = _awaits_upload(self.view.spec) and not uploaded
-        steps = [*self.steps, *self._surroundings(spec), *labels(self.obs, spec, self.settings, pod)]
+        around, refused = self._around(spec, pod, fields)
+        steps = [*self.steps, *around]
         if state.usable:
             fields["startedAt"] = self.status.get("startedAt") or format_time(self.now)
         if state.usable and not waits:
@@ -210,6 +213,7 @@ class _Plan(Situation):
                 "The workspace can be used.",
                 Reason.MATERIALIZED,
                 tuple(outdated),
+                problem=refused,
                 fields=fields,
             )
             if state.restarted_by is not None and state.restarts > int(self.status.get("restarts") or 0):
@@ -218,9 +222,9 @@ class _Plan(Situation):
         elif state.usable:
             message = f"The client has yet to send files to pod {pod['metadata']['name']}."
             reason = Reason.AWAITING_UPLOAD
-            verdict = Verdict(False, reason, message, reason, tuple(outdated), fields=fields)
+            verdict = Verdict(False, reason, message, reason, tuple(outdated), problem=refused, fields=fields)
         else:
-            problem = state.problem
+            problem = state.problem or refused
             reason = problem.reason if problem else state.progress
             message = problem.message if problem else "The workspace container is being started again."
             whole = Reason.MATERIALIZED if state.filled and not waits else reason
@@ -243,7 +247,12 @@ class _Plan(Situation):
                     "The workspace can be used.",
                     Reason.MATERIALIZED,
                     outdated_problem=problem,
-                    fields={"podUID": pod["metadata"]["uid"], "restarts": state.restarts},
+                    fields={
+                        "podUID": pod["metadata"]["uid"],
+                        "restarts": state.restarts,
+                        # Nothing of the new spec is in force, its egress neither.
+                        **self.network_field(pod["metadata"].get("labels", {}).get(names.LABEL_EGRESS)),
+                    },
                 )
                 return self._decision(verdict, steps=self.steps)
             if not state.over and self.status.get("startedAt") is None:
@@ -270,6 +279,24 @@ class _Plan(Situation):
     def _surroundings(self, spec: SandboxSpec) -> list[Step]:
         return [*fences(self.obs, spec, self.settings), *publication(self.obs, spec)]
 
+    def _around(
+        self, spec: SandboxSpec, pod: Object, fields: dict[str, Any]
+    ) -> tuple[list[Step], Problem | None]:
+        """What a pod is to have around it and its labels, and why that cannot be, where it cannot be."""
+        around = self._surroundings(spec)
+        steps = [*around, *labels(self.obs, spec, self.settings, pod)]
+        refusal = self.memory.refusal
+        if not around or refusal is None or refusal.generation != self.view.generation:
+            return steps, None
+        if fences(self.obs, spec, self.settings):
+            fields |= self.network_field(None)
+        if refusal.retry_at is not None and self.now >= refusal.retry_at:
+            self.again.append(self.now + 1.0)  # to take the problem back
+            return steps, refusal.problem
+        if refusal.retry_at is not None:
+            self.again.append(refusal.retry_at)
+        return [], refusal.problem
+
     def _delete(self, pod: Object) -> None:
         self.steps.append(DeleteChild(PODS, pod["metadata"]["name"], pod["metadata"]["uid"]))
 
@@ -284,7 +311,7 @@ class _Plan(Situation):
         status = None
         steps = list(self.steps if steps is None else steps)
         if verdict is not None:
-            verdict = replace(verdict, fields={**verdict.fields, **self.spec_fields()})
+            verdict = replace(verdict, fields={**self.spec_fields(), **verdict.fields})
             status = render(verdict, self.status, self.view.generation, self.now)
             if not worth_writing(self.status, status, progress=progress):
                 status = None

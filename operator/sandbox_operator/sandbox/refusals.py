@@ -8,6 +8,10 @@ from sandbox_api.v1alpha1 import Reason
 from .diagnose import Problem
 from .text import one_line
 
+_TOO_LARGE = re.compile(
+    r"request is too large|entity too large|larger than max|exceeds the limit", re.IGNORECASE
+)
+
 
 class Refused(Exception):  # noqa: N818 - what happened, as the plan gets to know it
     """A child cannot be made: the plan is to be made again, knowing why."""
@@ -37,6 +41,10 @@ def problem_of(error: ApiError) -> Problem | None:
         if "admission webhook" in message:
             return Problem(Reason.ADMISSION_DENIED, message, True)
         return Problem(Reason.INVALID_SPEC, f"The API server does not take the pod: {message}", False)
+    if _TOO_LARGE.search(message):  # said with a code of the server's own failures
+        return Problem(
+            Reason.INVALID_SPEC, f"What the spec asks for makes a pod that is too large: {message}", False
+        )
     return None
 
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from sandbox_api.kube import Object
-from sandbox_api.v1alpha1 import ConditionType, Reason
+from sandbox_api.v1alpha1 import ConditionType, Egress, Reason
 
 from sandbox_operator.settings import Settings
 
@@ -83,9 +83,14 @@ class Situation:
     def spec_fields(self) -> dict[str, Any]:
         """Fields that follow from the spec alone."""
         egress = (self.view.spec.get("network") or {}).get("egress") or self.settings.default_egress.value
-        enforced = self.settings.network_policies_enforced
         ports = self.view.spec.get("ports")
         return {
-            "network": {"egress": egress if enforced else "Unknown"},
+            **self.network_field(egress),
             "serviceName": names.lasting_name(self.view.name, self.view.uid) if ports else None,
         }
+
+    def network_field(self, egress: str | None) -> dict[str, Any]:
+        """What can be said of a class of egress, or of the label of a pod; None: the fence does not stand."""
+        classes = {known.value.lower(): known.value for known in Egress}
+        known = classes.get((egress or "").lower()) if self.settings.network_policies_enforced else None
+        return {"network": {"egress": known or "Unknown"}}
