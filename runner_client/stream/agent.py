@@ -46,6 +46,8 @@ MAX_OUTPUT = 512 << 20
 #: A listing: so many entries at most, each with a name of at most 255 bytes and perhaps a target.
 MAX_ENTRIES = 100_000
 MAX_LISTING = 256 << 20
+#: Commas and brackets in a listing: every value that parsing makes costs one, and a hundred bytes of memory.
+MAX_LISTING_VALUES = 4_000_000
 #: What the agent gets beyond a command's own timeout before we no longer wait for its word.
 TIMEOUT_GRACE = 15.0
 CONNECT_TIMEOUT = 30.0
@@ -267,21 +269,19 @@ class AgentClient:
         if stdin is not None:
             feeder = asyncio.create_task(_feed(stream, stdin))
         try:
-            stdout: list[bytes] = []
-            stderr: list[bytes] = []
-            size = 0
+            # Not lists of pieces: an agent may send them empty, or of a byte each.
+            stdout, stderr = bytearray(), bytearray()
             while True:
                 kind, payload = await receive(stream)
                 if kind == Receive.STDOUT:
-                    stdout.append(payload)
+                    stdout += payload
                 elif kind == Receive.STDERR:
-                    stderr.append(payload)
+                    stderr += payload
                 elif kind == Receive.EXIT:
-                    return _exit(payload, b"".join(stdout), b"".join(stderr))
+                    return _exit(payload, bytes(stdout), bytes(stderr))
                 else:
                     raise _unexpected(kind)
-                size += len(payload)
-                if size > self._max_output:
+                if len(stdout) + len(stderr) > self._max_output:
                     raise OperationError(
                         Code.TOO_LARGE,
                         f"the command printed more than {self._max_output} bytes and was killed: use a file",
@@ -323,9 +323,7 @@ class AgentClient:
         """Content of a file, at most ``limit`` bytes of it."""
 
         async def whole() -> bytes:
-            return b"".join(
-                [piece async for piece in self.read_stream(path, offset=offset, limit=limit, user=user)]
-            )
+            return await _joined(self.read_stream(path, offset=offset, limit=limit, user=user))
 
         return await self._again(whole)
 
@@ -373,12 +371,18 @@ class AgentClient:
 
         async def whole() -> Any:
             async with self._stream({"op": "list", "path": path, "user": user}) as stream:
-                return parse(b"".join([piece async for piece in _content(stream, MAX_LISTING)]))
+                listing = await _joined(_content(stream, MAX_LISTING))
+            if sum(map(listing.count, (b",", b"[", b"{"))) > MAX_LISTING_VALUES:
+                raise ProtocolViolationError("the agent sent a listing with more than can be in it")
+            return parse(listing)
 
         answer = await self._again(whole)
         if not isinstance(answer, list) or len(answer) > MAX_ENTRIES:
             raise ProtocolViolationError("the agent sent a listing that is none")
-        return [_file_info(entry) for entry in answer]
+        entries = [_file_info(entry) for entry in answer]
+        if any("/" in entry.name or entry.name in ("", ".", "..") for entry in entries):
+            raise ProtocolViolationError("the agent sent a name that no entry of a directory can have")
+        return entries
 
     async def stat(self, path: str, *, follow: bool = True, user: str | None = None) -> FileInfo:
         """What is at a path."""
@@ -582,6 +586,13 @@ async def _content(stream: Stream, limit: int | None) -> AsyncIterator[bytes]:
             raise ProtocolViolationError("the agent sent more than was asked for")
         if payload:
             yield payload
+
+
+async def _joined(pieces: AsyncIterator[bytes]) -> bytes:
+    joined = bytearray()
+    async for piece in pieces:
+        joined += piece
+    return bytes(joined)
 
 
 async def _feed(stream: Stream, content: Content) -> None:
