@@ -111,9 +111,10 @@ def _ssh_access(url: GitUrl, directory: Path, keys: frozenset[str], private: Pat
             "The Secret of credentialsSecretRef has no key ssh-privatekey, which a URL of ssh:// needs."
         )
     if "known_hosts" not in keys:
+        keyscan = f"ssh-keyscan -p {url.port} {url.address}"
         raise _refused(
             "The Secret of credentialsSecretRef has no key known_hosts, so that the host could not be told"
-            f" from another; add the line that `ssh-keyscan {url.host}` prints, once you have checked it."
+            f" from another; add the line that `{keyscan}` prints, once you have checked it."
         )
     text = _read(directory / "ssh-privatekey").replace("\r\n", "\n")
     identity = private / "identity"

@@ -2,11 +2,16 @@
 
 import json
 import os
+import shlex
+import shutil
 import stat
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
+from sandbox_workspace.git_credentials import prepare_access
+from sandbox_workspace.git_url import parse_git_url
 
 from tests.workspace.container import Container, plan_of
 from tests.workspace.git_server import silent_host
@@ -103,7 +108,7 @@ def test_arguments_and_key(
 @pytest.mark.parametrize(
     ("keys", "told"),
     [
-        ({"ssh-privatekey": KEY}, "ssh-keyscan"),
+        ({"ssh-privatekey": KEY}, "`ssh-keyscan -p 22 host.example`"),
         ({"known_hosts": "x"}, "ssh-privatekey"),
         ({"token": "x"}, "ssh-privatekey"),
     ],
@@ -137,3 +142,20 @@ def test_refusals(ssh_container: Container, ssh: Ssh, error: str, reason: str, r
     with silent_host() as port:
         run = fill(ssh_container, f"ssh://git@127.0.0.1:{port}/public/repo")
     assert (run.message["reason"], run.message["retryable"]) == (reason, retryable), run.message
+
+
+@pytest.mark.skipif(shutil.which("ssh") is None, reason="needs an ssh client")
+def test_the_real_ssh_understands_every_option(tmp_path: Path) -> None:
+    (tmp_path / "secret").mkdir()
+    (tmp_path / "secret/ssh-privatekey").write_text(KEY)
+    (tmp_path / "secret/known_hosts").write_text("")
+    access = prepare_access(
+        parse_git_url("ssh://host.example/x", frozenset()), tmp_path / "secret", None, tmp_path
+    )
+    command = [*shlex.split(access.env["GIT_SSH_COMMAND"]), "-G", "host.example"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    effective = done.stdout.splitlines()
+    for line in ("stricthostkeychecking true", "identitiesonly yes", "user git", "batchmode yes"):
+        assert line in effective
+    assert "c2VjcmV0" not in repr(access)
