@@ -77,8 +77,12 @@ def prepare_access(url: GitUrl, credentials: Path | None, ca: Path | None, priva
         return Access(settings)
     keys = _keys(credentials)
     if not keys:
+        # Only the keys that are of use are mounted: a Secret with others looks like none.
         raise MaterializeError(
-            Reason.SOURCE_NOT_FOUND, "The Secret named by credentialsSecretRef is not there.", retryable=True
+            Reason.SOURCE_NOT_FOUND,
+            "The Secret named by credentialsSecretRef is not there, or has none of the keys username and"
+            " password, token, ssh-privatekey and known_hosts.",
+            retryable=True,
         )
     if url.scheme == "ssh":
         return _ssh_access(url, credentials, keys, private)
