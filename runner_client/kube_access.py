@@ -12,6 +12,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self, cast
+from weakref import WeakSet
 
 import aiohttp
 from sandbox_api.kube import Api, CredentialsError, Endpoint, KubeClient
@@ -55,6 +56,7 @@ class ClusterAccess:
         self._sockets: WsApiClient | None = None
         self._retired: list[WsApiClient] = []
         self._client: KubeClient | None = None
+        self._streams: WeakSet[ExecTransport] = WeakSet()
 
     @property
     def api(self) -> Api:
@@ -121,6 +123,10 @@ class ClusterAccess:
 
     async def release(self) -> None:
         """End all connections, streams into sandboxes included. The next use opens new ones."""
+        streams, self._streams = list(self._streams), WeakSet()
+        for stream in streams:
+            stream.close()
+        await asyncio.gather(*(stream.wait_closed() for stream in streams))
         if self._client is not None:
             api, self._client = self._client, None
             await api.close()
@@ -197,7 +203,9 @@ class ClusterAccess:
             ConnectError: The API server or the kubelet refused, or could not be reached.
         """
         websocket = await self._exec(namespace, pod, container, argv)
-        return ExecTransport(websocket, protocol)
+        transport = ExecTransport(websocket, protocol)
+        self._streams.add(transport)
+        return transport
 
     async def _exec(
         self, namespace: str, pod: str, container: str, argv: Sequence[str]

@@ -6,13 +6,15 @@ WebSocket while the protocol has paused reading.
 """
 
 import asyncio
-import contextlib
 import json
+import logging
 from collections import deque
 
 import aiohttp
 
 from .errors import Code, ConnectError, ConnectionLostError, StreamError
+
+logger = logging.getLogger(__name__)
 
 STDIN, STDOUT, STDERR, ERROR = range(4)
 #: Payload of one WebSocket message.
@@ -32,6 +34,8 @@ class ExecTransport(asyncio.Transport):
     ) -> None:
         super().__init__()
         self._websocket = websocket
+        connection = websocket._response.connection
+        self._socket = connection.transport if connection is not None else None
         self._protocol: asyncio.BaseProtocol = protocol
         self._pending: deque[bytes] = deque()
         self._size = 0
@@ -186,14 +190,29 @@ class ExecTransport(asyncio.Transport):
         asyncio.get_running_loop().call_soon(self._protocol.connection_lost, error)
 
     async def _close_websocket(self) -> None:
-        with contextlib.suppress(Exception):
+        try:
             async with asyncio.timeout(CLOSE_TIMEOUT):
                 await self._websocket.close()
+        except Exception:
+            logger.debug("closing a stream", exc_info=True)
+        finally:
+            # TLS would wait for the server's goodbye, beyond the life of an event loop that ends now.
+            if self._socket is not None:
+                self._socket.abort()
 
     async def wait_closed(self) -> None:
-        """Wait until the WebSocket is closed; bounded."""
+        """Wait until the connection is closed; bounded. Whoever wants it closed has said so before."""
+        if self._closing and not self._lost_told:
+            await _ended_within(CLOSE_TIMEOUT, *self._tasks)
+            self._end(None)  # what is pending does not go out: the path is stuck
         if self._closer is not None:
-            await asyncio.wait([self._closer, *self._tasks], timeout=CLOSE_TIMEOUT + 1)
+            await _ended_within(CLOSE_TIMEOUT + 1, self._closer, *self._tasks)
+
+
+async def _ended_within(seconds: float, *tasks: "asyncio.Task[None]") -> None:
+    # Tasks of an event loop that has ended are done, and must not be waited for in this one.
+    if pending := [task for task in tasks if not task.done()]:
+        await asyncio.wait(pending, timeout=seconds)
 
 
 def _name(error: BaseException) -> str:

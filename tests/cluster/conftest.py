@@ -1,5 +1,6 @@
 """A namespace for each test on the shared cluster, and the few verbs that the tests speak in."""
 
+import gc
 import json
 import subprocess
 import time
@@ -124,6 +125,13 @@ class Namespace:
             "-l", "app.kubernetes.io/managed-by=sandbox-operator",
         )  # fmt: skip
         return text.split()
+
+
+@pytest.fixture(autouse=True)
+def leaks_show_in_the_test_that_made_them() -> Iterator[None]:
+    """What a test leaves unclosed is collected, and so reported, before the next one."""
+    yield
+    gc.collect()
 
 
 @pytest.fixture

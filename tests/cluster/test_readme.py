@@ -137,5 +137,5 @@ def test_the_sdk_example_answers_and_leaves_nothing(
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout == "In all 7 were sold.\n"
-    assert namespace.objects(SANDBOX) == []
+    namespace.until(lambda: not namespace.objects(SANDBOX), "the sandbox to go")
     namespace.until(lambda: not namespace.children(), "the children to go")
