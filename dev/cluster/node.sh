@@ -70,6 +70,12 @@ mangle -A policies -s "$POD_CIDR" -j NFQUEUE --queue-num 100 --queue-bypass
 mangle -A policies -d "$POD_CIDR" -j NFQUEUE --queue-num 100 --queue-bypass
 mangle -A INPUT -i "$BRIDGE" -j policies
 mangle -A POSTROUTING -m addrtype ! --src-type LOCAL -j policies
+# Pods have no IPv6 address that a policy could judge, but interfaces give themselves link-local ones: nothing goes there.
+if [ -d /proc/sys/net/ipv6 ]; then
+  sysctl -qw net.bridge.bridge-nf-call-ip6tables=1
+  ip6tables -w -P FORWARD DROP
+  ip6tables -w -A INPUT -i "$BRIDGE" -j DROP
+fi
 
 PATH=$RUNTIME:$PATH "$RUNTIME/containerd" -c "$STATE/conf/containerd.toml" > "$logs/containerd.log" 2>&1 &
 

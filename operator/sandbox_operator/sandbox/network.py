@@ -14,12 +14,14 @@ from .pod import child_labels, owner
 from .view import SandboxView
 
 INGRESS_DENY = "sandbox-ingress-deny"
-#: What is not the Internet: private, shared, link-local (metadata services), loopback, multicast, reserved.
+#: What is not the Internet: private, shared, link-local (metadata services), loopback, multicast, reserved, and
+#: Azure's WireServer, which gives a node's credentials away from a public address.
 _NOT_INTERNET_V4 = (
     "0.0.0.0/8",
     "10.0.0.0/8",
     "100.64.0.0/10",
     "127.0.0.0/8",
+    "168.63.129.16/32",
     "169.254.0.0/16",
     "172.16.0.0/12",
     "192.0.0.0/24",
@@ -28,7 +30,18 @@ _NOT_INTERNET_V4 = (
     "224.0.0.0/4",
     "240.0.0.0/4",
 )
-_NOT_INTERNET_V6 = ("::1/128", "64:ff9b::/96", "fc00::/7", "fe80::/10", "ff00::/8")
+#: The like, and what carries addresses of version 4 within it (translated, Teredo, 6to4).
+_NOT_INTERNET_V6 = (
+    "::/96",
+    "64:ff9b::/96",
+    "64:ff9b:1::/48",
+    "2001::/32",
+    "2002::/16",
+    "fc00::/7",
+    "fe80::/10",
+    "fec0::/10",
+    "ff00::/8",
+)
 #: Ports of DNS, behind Services too: OpenShift's pods listen on 5353.
 _DNS_PORTS = [{"protocol": protocol, "port": port} for port in (53, 5353) for protocol in ("UDP", "TCP")]
 _DNS_NAMESPACES = ["kube-system", "openshift-dns"]
