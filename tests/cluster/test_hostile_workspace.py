@@ -110,7 +110,8 @@ def test_secrets_are_where_they_were_asked_for_and_nowhere_else(namespace: Names
     places = {
         "files": namespace.sh(
             "box",
-            "grep -rlE 'hidden-(content|environment|unused)' / --exclude-dir=proc --exclude-dir=sys --exclude-dir=dev 2>/dev/null"
+            "grep -rlE 'hidden-(content|environment|unused)' /"
+            " --exclude-dir=proc --exclude-dir=sys --exclude-dir=dev 2>/dev/null"
             " | grep -vx /workspace/asked || :",
         ),
         "unused": namespace.sh(
