@@ -137,7 +137,7 @@ class KubernetesSandboxClient(BaseSandboxClient[KubernetesSandboxClientOptions |
                 await self._rehearse(access, state)
             else:
                 inner._set_start_state_preserved(True)
-        except ApiError as error:
+        except (ApiError, CredentialsError) as error:
             await self._release_if_idle()
             raise errors.api_error(error, "start") from error
         except BaseException:
@@ -168,7 +168,7 @@ class KubernetesSandboxClient(BaseSandboxClient[KubernetesSandboxClientOptions |
         except NotFound as error:
             await self._release_if_idle()
             raise errors.configuration_error(f"there is no sandbox {namespace}/{name}") from error
-        except ApiError as error:
+        except (ApiError, CredentialsError) as error:
             await self._release_if_idle()
             raise errors.create_error(error, namespace, name) from error
         session_id = uuid.uuid4()
@@ -203,7 +203,7 @@ class KubernetesSandboxClient(BaseSandboxClient[KubernetesSandboxClientOptions |
             if state.uid and state.owned:
                 try:
                     await delete_sandbox(inner._access.api, state.namespace, state.name, state.uid)
-                except ApiError as error:
+                except (ApiError, CredentialsError) as error:
                     raise errors.api_error(error, "shutdown") from error
                 state.workspace_root_ready = False
         finally:
@@ -264,7 +264,7 @@ class KubernetesSandboxClient(BaseSandboxClient[KubernetesSandboxClientOptions |
                     validation="Strict",
                     dry_run=True,
                 )
-        except ApiError as error:
+        except (ApiError, CredentialsError) as error:
             raise errors.create_error(error, state.namespace, state.name) from error
 
     async def _closed(self, inner: KubernetesSandboxSession) -> None:
@@ -272,5 +272,6 @@ class KubernetesSandboxClient(BaseSandboxClient[KubernetesSandboxClientOptions |
         await self._release_if_idle()
 
     async def _release_if_idle(self) -> None:
+        self._live -= {session for session in self._live if session.abandoned}
         if not self._kept and not self._live and self._access is not None:
             await self._access.release()

@@ -40,10 +40,12 @@ from .failures import SandboxFailedError, SandboxProblem, SandboxTimeoutError
 from .stream.errors import (
     AgentError,
     Code,
+    ConnectionLostError,
     NotFoundError,
     PathRefusedError,
     StreamError,
     UnsupportedUserError,
+    is_stopping,
 )
 
 BACKEND = "kubernetes"
@@ -82,6 +84,8 @@ def describe(error: BaseException) -> dict[str, object]:
 
 def retryable(error: BaseException) -> bool | None:
     """Whether the same call may be made again with a chance of success; None where nobody knows."""
+    if isinstance(error, ApiError) and error.reason == "ConnectionRefused":
+        return False  # a certificate that is not trusted, or a proxy that does not let us through
     if isinstance(error, AgentError | ApiError | SandboxProblem):
         return error.retryable
     return None
@@ -114,9 +118,9 @@ def start_error(error: Exception, root: Path) -> Exception:
     return error
 
 
-def create_error(error: ApiError, namespace: str, name: str) -> SandboxError:
+def create_error(error: ApiError | CredentialsError, namespace: str, name: str) -> SandboxError:
     """For a Sandbox that the API server would not create; says what to do about the usual causes."""
-    if isinstance(error, Unreachable | ServerError | TooManyRequests | Unauthorized):
+    if isinstance(error, CredentialsError | Unreachable | ServerError | TooManyRequests | Unauthorized):
         return api_error(error, "start")
     if isinstance(error, NotFound) and error.details.get("kind") != "namespaces":
         message = (
@@ -132,15 +136,54 @@ def create_error(error: ApiError, namespace: str, name: str) -> SandboxError:
     return configuration_error(message, context=describe(error))
 
 
-def api_error(error: ApiError, op: OpName) -> SandboxError:
-    """For a request that the API server refused, or did not answer."""
+def api_error(error: ApiError | CredentialsError, op: OpName) -> SandboxError:
+    """For a request that the API server refused, or did not answer, or for which there are no credentials."""
+    if isinstance(error, CredentialsError):
+        return configuration_error(str(error), op=op)
+    if isinstance(error, Unauthorized):
+        return configuration_error(
+            "the Kubernetes API does not accept these credentials: they have run out, or are another cluster's; "
+            "log in again, or get a new token",
+            op=op,
+            context=describe(error),
+        )
     return SandboxRuntimeError(
         message=f"the Kubernetes API: {error}",
         error_code=ErrorCode.WORKSPACE_START_ERROR if op == "start" else ErrorCode.WORKSPACE_STOP_ERROR,
         op=op,
         context=describe(error),
         cause=error,
-        retryable=error.retryable,
+        retryable=retryable(error),
+    )
+
+
+def explain(error: AgentError, *, change: bool = False) -> str:
+    """What happened, and what to do where the sandbox's pod is the cause.
+
+    Args:
+        error: What happened.
+        change: Whether what was asked would have changed something.
+    """
+    if is_stopping(error) or error.code == Code.POD_NOT_FOUND:
+        return (
+            "the pod of the sandbox was deleted or is being stopped, and nothing more can be done in it: "
+            f"start() the session again to go on in its next one ({error.message})"
+        )
+    if error.code == Code.CONTAINER_NOT_RUNNING:
+        return f"{error.message}: try again in a moment, or start() the session again"
+    if change and isinstance(error, ConnectionLostError):
+        return f"{error.message}: it may or may not have been done"
+    return error.message
+
+
+def killed_error(command: Sequence[str | Path]) -> SandboxError:
+    """For a command that ended because its container was being stopped."""
+    return ExecTransportError(
+        command=command,
+        message="exec transport error: the command was killed because the pod of the sandbox is being deleted or "
+        "stopped: start() the session again to go on in its next one",
+        context={"backend": BACKEND, "code": "stopping"},
+        retryable=False,
     )
 
 
@@ -150,7 +193,7 @@ def exec_error(error: AgentError, command: Sequence[str | Path]) -> SandboxError
         return unsupported_user(error, "exec")
     return ExecTransportError(
         command=command,
-        message=f"exec transport error: {error.message}",
+        message=f"exec transport error: {explain(error, change=True)}",
         context=describe(error),
         cause=error,
         retryable=error.retryable,
@@ -174,9 +217,12 @@ def read_error(error: AgentError, path: Path) -> SandboxError:
         return path_error(error, path)
     if isinstance(error, UnsupportedUserError):
         return unsupported_user(error, "read")
-    return WorkspaceArchiveReadError(
-        path=path, context=describe(error), cause=error, retryable=error.retryable
-    )
+    # What changes nothing may be asked again after any break.
+    again = error.retryable or isinstance(error, ConnectionLostError)
+    failed = WorkspaceArchiveReadError(path=path, context=describe(error), cause=error, retryable=again)
+    failed.message = f"failed to read {path}: {explain(error)}"
+    failed.args = (failed.message,)
+    return failed
 
 
 def write_error(error: AgentError, path: Path) -> SandboxError:
@@ -187,7 +233,7 @@ def write_error(error: AgentError, path: Path) -> SandboxError:
         return unsupported_user(error, "write")
     return WorkspaceArchiveWriteError(
         path=path,
-        message=f"failed to write {path}: {error.message}",
+        message=f"failed to write {path}: {explain(error, change=True)}",
         context=describe(error),
         cause=error,
         retryable=error.retryable,

@@ -41,7 +41,7 @@ EXEC_CONNECT_TIMEOUT = 20.0
 
 
 class ClusterAccess:
-    """A cluster and who we are there. Made by :meth:`load`.
+    """A cluster and who we are there. Made by :meth:`load`. In another event loop than before it connects anew.
 
     Attributes:
         namespace: The namespace of the context or of the pod, else ``default``.
@@ -53,6 +53,7 @@ class ClusterAccess:
         self._loader = loader
         self._loaded_at = time.monotonic()
         self._lock = asyncio.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._sockets: WsApiClient | None = None
         self._retired: list[WsApiClient] = []
         self._client: KubeClient | None = None
@@ -61,9 +62,20 @@ class ClusterAccess:
     @property
     def api(self) -> Api:
         """For requests about resources."""
+        self._enter()
         if self._client is None:
             self._client = KubeClient(_ConfigurationCredentials(self), user_agent=USER_AGENT)
         return self._client
+
+    def _enter(self) -> None:
+        """Leave behind what belongs to another event loop: it has ended, so nothing of it can be closed."""
+        loop = asyncio.get_running_loop()
+        if self._loop is not loop:
+            self._loop = loop
+            self._client = self._sockets = None
+            self._retired = []
+            self._streams = WeakSet()
+            self._lock = asyncio.Lock()
 
     def connector(self, namespace: str, pod: str) -> "PodConnector":
         """How the agent of a pod is reached."""
@@ -86,8 +98,10 @@ class ClusterAccess:
             loader = await kube_config.load_kube_config(  # type: ignore[no-untyped-call]
                 config_file=paths, context=context, client_configuration=configuration, persist_config=False
             )
-        except (ConfigException, OSError, ValueError, TypeError, KeyError) as error:
+        except (ConfigException, OSError, ValueError) as error:
             raise CredentialsError(f"kubeconfig {paths}: {error}") from None
+        except (TypeError, KeyError, AttributeError):
+            raise CredentialsError(f"kubeconfig {paths} is empty or no kubeconfig") from None
         except Exception as error:
             raise CredentialsError(f"kubeconfig {paths} cannot be used ({type(error).__name__})") from None
         user = loader._user
@@ -96,6 +110,7 @@ class ClusterAccess:
             raise CredentialsError(
                 f"kubeconfig {paths}: the credential plugin {command!r} gave no credentials: run it by hand"
             )
+        _trim(configuration)
         namespace = loader.current_context.get("context", {}).get("namespace") or "default"
         return cls(configuration, loader, namespace)
 
@@ -123,6 +138,7 @@ class ClusterAccess:
 
     async def release(self) -> None:
         """End all connections, streams into sandboxes included. The next use opens new ones."""
+        self._enter()
         streams, self._streams = list(self._streams), WeakSet()
         for stream in streams:
             stream.close()
@@ -132,7 +148,6 @@ class ClusterAccess:
             await api.close()
         clients, self._retired = [*self._retired, *filter(None, [self._sockets])], []
         self._sockets = None
-        self._lock = asyncio.Lock()  # the next use may be another event loop's
         for client in clients:
             await client.close()  # type: ignore[no-untyped-call]
         # aiohttp closes TLS transports one turn of the loop later.
@@ -141,7 +156,12 @@ class ClusterAccess:
     # -- requests
 
     async def endpoint(self, *, refresh: bool = False) -> Endpoint:
-        """How the next request is to be made."""
+        """How the next request is to be made.
+
+        Raises:
+            CredentialsError: There are no credentials any more, or they cannot be used.
+        """
+        self._enter()
         await self._renew(force=refresh)
         client = await self._websocket_client()
         configuration = self._configuration
@@ -177,7 +197,11 @@ class ClusterAccess:
                 del self._loader.exec_plugin_expiry
             before = (self._configuration.cert_file, self._configuration.key_file)
             self._loader.__dict__.pop("cert_file", None)
-            await self._loader.load_and_set(self._configuration)
+            try:
+                await self._loader.load_and_set(self._configuration)
+            except (ConfigException, OSError, ValueError) as error:
+                raise CredentialsError(f"the kubeconfig's credentials cannot be renewed: {error}") from None
+            _trim(self._configuration)
             self._loaded_at = time.monotonic()
             if before != (self._configuration.cert_file, self._configuration.key_file) or (
                 force and self._configuration.cert_file
@@ -210,10 +234,11 @@ class ClusterAccess:
     async def _exec(
         self, namespace: str, pod: str, container: str, argv: Sequence[str]
     ) -> "aiohttp.ClientWebSocketResponse[bool]":
+        self._enter()
         for attempt in (0, 1):
-            await self._renew(force=attempt > 0)
-            client = await self._websocket_client()
             try:
+                await self._renew(force=attempt > 0)
+                client = await self._websocket_client()
                 opening = await CoreV1Api(client).connect_get_namespaced_pod_exec_without_preload_content(
                     name=pod,
                     namespace=namespace,
@@ -232,6 +257,8 @@ class ClusterAccess:
                 raise refusal(error.status, namespace, pod, container) from None
             except ApiException as error:
                 raise refusal(int(error.status or 0), namespace, pod, container) from None
+            except CredentialsError as error:
+                raise ConnectError(Code.FORBIDDEN, str(error)) from None
             except (aiohttp.ClientError, OSError) as error:  # TimeoutError is an OSError
                 raise ConnectError(
                     Code.CONNECT_FAILED,
@@ -242,7 +269,12 @@ class ClusterAccess:
 
     async def _websocket_client(self) -> "WsApiClient":
         if self._sockets is None:
-            client = await asyncio.to_thread(WsApiClient, self._configuration, heartbeat=HEARTBEAT)
+            try:
+                client = await asyncio.to_thread(WsApiClient, self._configuration, heartbeat=HEARTBEAT)
+            except (ssl.SSLError, OSError) as error:
+                raise CredentialsError(
+                    f"the kubeconfig's certificates or key cannot be used: {error.strerror or error}"
+                ) from None
             if self._sockets is not None:  # made by another task meanwhile
                 await client.close()
                 return self._sockets
@@ -338,6 +370,13 @@ def _paths(kubeconfig: str | os.PathLike[str] | None) -> str | None:
         return os.pathsep.join(found)
     default = Path("~/.kube/config").expanduser()
     return str(default) if default.is_file() else None
+
+
+def _trim(configuration: "Configuration") -> None:
+    """Token files end with a line break as often as not; in a header it is an attack."""
+    token = configuration.api_key.get("BearerToken")
+    if token:
+        configuration.api_key["BearerToken"] = token.strip()
 
 
 def _authenticated(configuration: "Configuration") -> bool:

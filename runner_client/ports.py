@@ -14,12 +14,14 @@ class PortForwards:
     def __init__(self) -> None:
         self._servers: dict[int, asyncio.Server] = {}
         self._connections: set[asyncio.Task[None]] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     async def open(self, agent: AgentClient, port: int) -> int:
         """The local port that leads to a port of the sandbox; the same one every time.
 
         Whether something listens there already is seen by each connection, which is closed if nothing does.
         """
+        self._enter()
         server = self._servers.get(port)
         if server is None:
 
@@ -35,6 +37,7 @@ class PortForwards:
 
     async def close(self) -> None:
         """End all listeners and what goes through them."""
+        self._enter()
         servers, self._servers = self._servers, {}
         for server in servers.values():
             server.close()
@@ -42,6 +45,13 @@ class PortForwards:
             task.cancel()
         if self._connections:
             await asyncio.wait(self._connections, timeout=5)
+
+    def _enter(self) -> None:
+        """What another event loop listened on has ended with it."""
+        loop = asyncio.get_running_loop()
+        if self._loop is not loop:
+            self._loop = loop
+            self._servers, self._connections = {}, set()
 
 
 async def _carry(

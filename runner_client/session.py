@@ -17,12 +17,11 @@ from typing import Any, cast
 
 from agents.sandbox.errors import (
     ExecTimeoutError,
-    ExecTransportError,
     ExposedPortUnavailableError,
     SandboxError,
-    WorkspaceArchiveReadError,
     WorkspaceArchiveWriteError,
     WorkspaceStartError,
+    WorkspaceWriteTypeError,
 )
 from agents.sandbox.files import EntryKind, FileEntry
 from agents.sandbox.manifest import Manifest as SdkManifest
@@ -37,6 +36,7 @@ from sandbox_api.kube import (
     SECRETS,
     AlreadyExists,
     ApiError,
+    CredentialsError,
     NotFound,
     Object,
     ServerError,
@@ -53,7 +53,7 @@ from .sandboxes import CREATED_BY, FIELD_MANAGER, random_name
 from .spec import sandbox_spec
 from .state import KubernetesSandboxSessionState
 from .stream.agent import AgentClient, FileInfo
-from .stream.errors import AgentError, ExistsError, NotFoundError, OperationError
+from .stream.errors import AgentError, ExistsError, NotFoundError, OperationError, StreamError, is_stopping
 from .uploads import UploadStream
 
 logger = logging.getLogger(__name__)
@@ -92,6 +92,8 @@ class KubernetesSandboxSession(BaseSandboxSession):
         self._max_output = max_output
         self._agent: AgentClient | None = None
         self._started = False
+        self._stopping = False  # the pod's agent has said that it is being stopped
+        self._loop = asyncio.get_running_loop()
         self._mapped: Mapped | None = None
         self._fresh = False
         self._announce_upload = False
@@ -113,10 +115,15 @@ class KubernetesSandboxSession(BaseSandboxSession):
             )
         return self._agent
 
+    @property
+    def abandoned(self) -> bool:
+        """Whether the event loop in which it was used last has ended: nothing of it is open any more."""
+        return self._loop.is_closed()
+
     # -- start
 
     async def _ensure_backend_started(self) -> None:
-        if self._agent is not None and self._agent.connected:
+        if self._agent is not None and self._agent.connected and not await self._is_stopping():
             return
         await self._disconnect()
         self._from_snapshot = await self.state.snapshot.restorable(dependencies=self.dependencies)
@@ -202,6 +209,7 @@ class KubernetesSandboxSession(BaseSandboxSession):
             max_output=self._max_output,
         )
         self._agent, pod_uid = opened.agent, opened.pod_uid
+        self._stopping = False
         refilled = pod_uid != state.pod_uid or not state.workspace_root_ready
         if refilled and state.owned and not self._fresh:
             # Another pod than the one that this session filled: its workspace is as the manifest makes it.
@@ -223,6 +231,7 @@ class KubernetesSandboxSession(BaseSandboxSession):
 
     async def start(self) -> None:
         """Make the sandbox, or find it again, and fill its workspace. A failed start leaves nothing."""
+        self._loop = asyncio.get_running_loop()
         if self._opened is not None:
             self._opened(self)
         try:
@@ -242,6 +251,8 @@ class KubernetesSandboxSession(BaseSandboxSession):
             if uid and made:
                 await delete_sandbox(self._access.api, self.state.namespace, name, uid)
                 self._forget()
+            if self._closed is not None:
+                await self._closed(self)
 
         task = asyncio.ensure_future(asyncio.wait_for(undo(), CLEANUP_TIMEOUT))
         while not task.done():
@@ -268,7 +279,7 @@ class KubernetesSandboxSession(BaseSandboxSession):
 
     async def running(self) -> bool:
         """Whether the session has been started and its sandbox answers."""
-        if not self._started or self._agent is None:
+        if not self._started or self._agent is None or self._stopping:
             return False
         if self._agent.connected:
             return True
@@ -351,7 +362,7 @@ class KubernetesSandboxSession(BaseSandboxSession):
             return
         try:
             await delete_sandbox(self._access.api, self.state.namespace, self.state.name, self.state.uid)
-        except ApiError as error:
+        except (ApiError, CredentialsError) as error:
             raise errors.api_error(error, "shutdown") from error
         self.state.workspace_root_ready = False
 
@@ -388,17 +399,28 @@ class KubernetesSandboxSession(BaseSandboxSession):
         try:
             result = await self.agent.exec(argv, timeout=timeout_s, user=_user(user))
         except OperationError as error:
+            self._stopping = self._stopping or is_stopping(error)
             return _not_started(error, argv)
         except AgentError as error:
             raise errors.exec_error(error, argv) from error
-        except ValueError as error:
-            raise ExecTransportError(command=argv, message=str(error), retryable=False) from error
         if result.timed_out:
             raise ExecTimeoutError(command=argv, timeout_s=timeout_s)
+        if result.code > 128 and not result.oom and await self._is_stopping():
+            raise errors.killed_error(argv)
         stderr = result.stderr
         if result.oom:
             stderr += b"\n[the kernel killed the command: out of memory]\n"
         return ExecResult(stdout=result.stdout, stderr=stderr, exit_code=result.code)
+
+    async def _is_stopping(self) -> bool:
+        """Whether the agent has been told to stop, and ends all commands: it still answers, but starts none."""
+        try:
+            await self.agent.exec(["/proc/self/exe", "version"], timeout=10)
+        except OperationError as error:
+            self._stopping = self._stopping or is_stopping(error)
+        except StreamError:
+            self._stopping = True
+        return self._stopping
 
     # -- files
 
@@ -408,9 +430,10 @@ class KubernetesSandboxSession(BaseSandboxSession):
 
     async def read(self, path: Path, *, user: str | User | None = None) -> io.IOBase:
         """Content of a file; a large one lies in a temporary file."""
-        target = await self._validate_path_access(path)
+        target = sandbox_path_str(await self._validate_path_access(path))
+        agent = self.agent
         try:
-            return await _gathered(self.agent.read_stream(sandbox_path_str(target), user=_user(user)))
+            return await agent.again(lambda: _gathered(agent.read_stream(target, user=_user(user))))
         except AgentError as error:
             raise errors.read_error(error, Path(path)) from error
 
@@ -430,6 +453,8 @@ class KubernetesSandboxSession(BaseSandboxSession):
 
     async def _write(self, path: Path, data: io.IOBase, *, user: str | User | None, exclusive: bool) -> None:
         target = await self._validate_path_access(path, for_write=True)
+        if not hasattr(data, "read"):
+            raise WorkspaceWriteTypeError(path=Path(path), actual_type=type(data).__name__)
         content = (
             data if type(data) is io.BytesIO else coerce_write_payload(path=Path(path), data=data).stream
         )
@@ -485,9 +510,23 @@ class KubernetesSandboxSession(BaseSandboxSession):
                 raise OperationError(
                     "invalid_request", "Move source must be a regular file or symlink", path=old
                 )
-            await self.agent.move(old, new, replace=True, user=_user(user))
+            try:
+                await self.agent.move(old, new, replace=True, user=_user(user))
+            except OperationError as error:
+                if error.errno != "EXDEV" or info.kind != "file":
+                    raise
+                await self._carry(old, new, info.mode, _user(user))
         except AgentError as error:
             raise errors.command_error(error, Path(source), command) from error
+
+    async def _carry(self, old: str, new: str, mode: int, user: str | None) -> None:
+        """Move a file to another file system, as ``mv`` does: its copy takes the name when it is whole."""
+        with contextlib.suppress(NotFoundError):
+            if (await self.agent.stat(new, follow=False, user=user)).kind == "link":
+                await self.agent.remove(new, user=user)
+        async with contextlib.aclosing(self.agent.read_stream(old, user=user)) as content:
+            await self.agent.write(new, content, mode=mode, user=user)
+        await self.agent.remove(old, user=user)
 
     async def same_file(
         self,
@@ -519,14 +558,13 @@ class KubernetesSandboxSession(BaseSandboxSession):
 
     async def persist_workspace(self) -> io.IOBase:
         """The workspace as a tar stream, without what is ephemeral."""
-        root = self._workspace_root_path()
+        root = self._root()
         skip = sorted(path.as_posix() for path in self._persist_workspace_skip_relpaths())
+        agent = self.agent
         try:
-            return await _gathered(self.agent.archive(self._root(), skip=skip))
+            return await agent.again(lambda: _gathered(agent.archive(root, skip=skip)))
         except AgentError as error:
-            raise WorkspaceArchiveReadError(
-                path=root, context=errors.describe(error), cause=error, retryable=errors.retryable(error)
-            ) from error
+            raise errors.read_error(error, self._workspace_root_path()) from error
 
     async def hydrate_workspace(self, data: io.IOBase) -> None:
         """Unpack a tar stream, compressed or not, into the workspace; the agent checks every member.
@@ -669,27 +707,39 @@ async def _gathered(pieces: AsyncGenerator[bytes, None]) -> io.IOBase:
         return spool
 
 
+class _Source(io.RawIOBase):
+    """A stream of bytes of which the beginning has been read already."""
+
+    def __init__(self, begin: bytes, rest: Any) -> None:
+        super().__init__()
+        self._begin, self._rest = begin, rest
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        if self._begin:
+            size = len(self._begin) if size < 0 else size
+            piece, self._begin = self._begin[:size], self._begin[size:]
+            return piece
+        return _bytes(self._rest.read(size))
+
+
+def _bytes(piece: Any) -> bytes:
+    if isinstance(piece, str):
+        raise ValueError("the archive is a text stream")
+    return bytes(piece or b"")
+
+
 async def _decompressed(data: io.IOBase) -> AsyncGenerator[bytes, None]:
-    """The tar stream in an archive; the agent takes plain tar and gzip, others are unpacked here."""
-
-    def read(size: int) -> bytes:
-        piece = cast("Any", data).read(size)
-        if isinstance(piece, str):
-            raise ValueError("the archive is a text stream")
-        return bytes(piece or b"")
-
-    first = await asyncio.to_thread(read, 1 << 20)
-    unpacker: Any = None
+    """The tar stream in an archive; the agent takes plain tar and gzip, others are unpacked here, a bit at a time."""
+    first = _bytes(await asyncio.to_thread(cast("Any", data).read, 1 << 20))
+    if not first:
+        raise EOFError("the archive is empty")
+    source: Any = _Source(first, data)
     if first.startswith(b"BZh"):
-        unpacker = bz2.BZ2Decompressor()
+        source = bz2.BZ2File(source)
     elif first.startswith(b"\xfd7zXZ\x00"):
-        unpacker = lzma.LZMADecompressor()
-    piece = first
-    while piece:
-        if unpacker is None:
-            yield piece
-        elif unpacked := await asyncio.to_thread(unpacker.decompress, piece):
-            yield unpacked
-        piece = await asyncio.to_thread(read, 1 << 20)
-    if unpacker is not None and not unpacker.eof:
-        raise EOFError("the archive is cut off")
+        source = lzma.LZMAFile(source)  # noqa: SIM115 - closing it closes nothing
+    while piece := await asyncio.to_thread(source.read, 1 << 20):
+        yield piece

@@ -7,6 +7,7 @@ stream is reset, and the agent kills the process group or drops the unfinished u
 """
 
 import asyncio
+import math
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -51,6 +52,12 @@ MAX_LISTING_VALUES = 4_000_000
 #: What the agent gets beyond a command's own timeout before we no longer wait for its word.
 TIMEOUT_GRACE = 15.0
 CONNECT_TIMEOUT = 30.0
+#: Commands and other operations under way at once; more wait. What is left of the streams that a connection
+#: takes is for those that last as long as the caller likes: processes, forwards, contents read as streams.
+MAX_COMMANDS = 128
+MAX_OPERATIONS = 64
+#: A longer timeout is none.
+MAX_TIMEOUT = 30 * 86_400.0
 
 FileKind = Literal["file", "directory", "link", "other"]
 
@@ -155,7 +162,7 @@ class Process:
 
 
 class AgentClient:
-    """The agent of one sandbox.
+    """The agent of one sandbox. In another event loop than before it connects anew.
 
     Args:
         connector: How it is reached.
@@ -167,6 +174,9 @@ class AgentClient:
         self._max_output = max_output
         self._mux: Mux | None = None
         self._lock = asyncio.Lock()
+        self._commands = asyncio.Semaphore(MAX_COMMANDS)
+        self._operations = asyncio.Semaphore(MAX_OPERATIONS)
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
         self.info: AgentInfo | None = None
 
@@ -179,7 +189,17 @@ class AgentClient:
     @property
     def connected(self) -> bool:
         """Whether the connection stands, as far as anybody knows."""
+        self._enter()
         return self._mux is not None and self._mux.usable
+
+    def _enter(self) -> None:
+        """Leave behind what belongs to another event loop: it has ended, so nothing of it can be closed."""
+        loop = asyncio.get_running_loop()
+        if self._loop is not loop:
+            self._loop, self._mux = loop, None
+            self._lock = asyncio.Lock()
+            self._commands = asyncio.Semaphore(MAX_COMMANDS)
+            self._operations = asyncio.Semaphore(MAX_OPERATIONS)
 
     async def connect(self) -> AgentInfo:
         """Open the connection, unless it stands already.
@@ -187,6 +207,7 @@ class AgentClient:
         Raises:
             ConnectError: There is no way to the agent.
         """
+        self._enter()
         mux = self._mux
         if mux is not None and mux.usable and self.info is not None:
             return self.info
@@ -221,6 +242,7 @@ class AgentClient:
 
     async def aclose(self) -> None:
         """End the connection and what runs over it. May be called again."""
+        self._enter()
         self._closed = True
         if self._mux is not None:
             self._mux.close()
@@ -253,11 +275,12 @@ class AgentClient:
             StreamError: The path to the agent failed; it may or may not have run.
         """
         request = _exec_request(argv, env, cwd, user, timeout, stdin=stdin is not None)
-        guard = None if timeout is None else timeout + TIMEOUT_GRACE
+        limit = request["timeout_ms"]
+        guard = None if limit is None else limit / 1000 + TIMEOUT_GRACE
+        self._enter()
         try:
-            async with asyncio.timeout(guard):
-                async with self._stream(request) as stream:
-                    return await self._run(stream, stdin)
+            async with self._commands, asyncio.timeout(guard), self._stream(request) as stream:
+                return await self._run(stream, stdin)
         except TimeoutError:
             raise ConnectionLostError(
                 Code.CONNECTION_LOST,
@@ -315,7 +338,7 @@ class AgentClient:
 
     async def hello(self) -> AgentInfo:
         """Ask the agent who it is; also a sign of life."""
-        return await self._again(lambda: self._with_mux(_hello))
+        return await self.again(lambda: self._with_mux(_hello))
 
     async def read(
         self, path: str, *, offset: int = 0, limit: int | None = None, user: str | None = None
@@ -325,7 +348,7 @@ class AgentClient:
         async def whole() -> bytes:
             return await _joined(self.read_stream(path, offset=offset, limit=limit, user=user))
 
-        return await self._again(whole)
+        return await self.again(whole)
 
     async def read_stream(
         self, path: str, *, offset: int = 0, limit: int | None = None, user: str | None = None
@@ -376,7 +399,7 @@ class AgentClient:
                 raise ProtocolViolationError("the agent sent a listing with more than can be in it")
             return parse(listing)
 
-        answer = await self._again(whole)
+        answer = await self.again(whole)
         if not isinstance(answer, list) or len(answer) > MAX_ENTRIES:
             raise ProtocolViolationError("the agent sent a listing that is none")
         entries = [_file_info(entry) for entry in answer]
@@ -387,7 +410,7 @@ class AgentClient:
     async def stat(self, path: str, *, follow: bool = True, user: str | None = None) -> FileInfo:
         """What is at a path."""
         request = {"op": "stat", "path": path, "follow": follow or None, "user": user}
-        return _file_info(await self._again(lambda: self._ask(request)))
+        return _file_info(await self.again(lambda: self._answer(request)))
 
     async def mkdir(
         self, path: str, *, parents: bool = False, mode: int | None = None, user: str | None = None
@@ -483,6 +506,7 @@ class AgentClient:
     # -- plumbing
 
     async def _live(self) -> Mux:
+        self._enter()
         mux = self._mux
         if mux is None or not mux.usable:
             await self.connect()
@@ -508,10 +532,22 @@ class AgentClient:
         return await use(await self._live())
 
     async def _ask(self, request: Mapping[str, Any]) -> Any:
+        async with self._turn():
+            return await self._answer(request)
+
+    async def _answer(self, request: Mapping[str, Any]) -> Any:
         async with self._stream(request) as stream:
             return await _reply(stream)
 
+    def _turn(self) -> asyncio.Semaphore:
+        self._enter()
+        return self._operations
+
     async def _upload(self, request: Mapping[str, Any], content: Content) -> dict[str, Any]:
+        async with self._turn():
+            return await self._uploaded(request, content)
+
+    async def _uploaded(self, request: Mapping[str, Any], content: Content) -> dict[str, Any]:
         if isinstance(content, bytes | bytearray | memoryview) and len(content) < CHUNK - 4096:
             body = (message(Send.INPUT, content) if content else b"") + END
             async with self._stream(request, body) as stream:
@@ -528,17 +564,17 @@ class AgentClient:
                 await source.aclose()  # type: ignore[attr-defined]
             return _object(await _reply(stream))
 
-    async def _again(self, attempt: Callable[[], Awaitable[_T]]) -> _T:
-        """Do what changes nothing, and once more if the path broke meanwhile."""
-        try:
-            return await attempt()
-        except ConnectError:
-            raise
-        except ConnectionLostError as error:
-            if self._closed or self.connected:
-                # Ours, or the stream alone was reset: no new path would help.
-                raise
-            del error
+    async def again(self, attempt: Callable[[], Awaitable[_T]]) -> _T:
+        """Do what changes nothing when it is its turn, and once more if the path broke meanwhile."""
+        async with self._turn():
+            mux = self._mux
+            try:
+                return await attempt()
+            except ConnectionLostError as error:
+                if self._closed or (self.connected and self._mux is mux):
+                    # Ours, or the stream alone was reset: no new path would help.
+                    raise
+                del error
             return await attempt()
 
 
@@ -634,8 +670,16 @@ def _exec_request(
         "cwd": cwd,
         "user": user,
         "stdin": stdin or None,
-        "timeout_ms": None if timeout is None else max(1, round(timeout * 1000)),
+        "timeout_ms": _milliseconds(timeout),
     }
+
+
+def _milliseconds(timeout: float | None) -> int | None:
+    if timeout is None or timeout > MAX_TIMEOUT:
+        return None
+    if math.isnan(timeout):
+        raise OperationError(Code.INVALID_REQUEST, "a timeout is a number of seconds")
+    return max(1, round(max(0.0, timeout) * 1000))
 
 
 def _exit(payload: bytes, stdout: bytes = b"", stderr: bytes = b"") -> ExecResult:

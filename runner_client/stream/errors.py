@@ -130,6 +130,15 @@ _KINDS: Mapping[str, type[OperationError]] = {
     Code.READ_ONLY: PathRefusedError,
     Code.UNSUPPORTED_USER: UnsupportedUserError,
 }
+#: The agent's refusal of commands once its container has been told to stop; it has no code of its own.
+_STOPPING = "the agent is stopping"
+
+
+def is_stopping(error: AgentError) -> bool:
+    """Whether the agent refused because its container is being stopped."""
+    return error.code == Code.IO and error.message == _STOPPING
+
+
 #: Refused before anything was done, for a reason that passes.
 _RETRYABLE = frozenset({Code.TOO_MANY, Code.CONNECTION_REFUSED})
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from enum import IntEnum
 from typing import Any
 
-from .errors import Code, ConnectionLostError, ProtocolViolationError, from_wire
+from .errors import Code, ConnectionLostError, OperationError, ProtocolViolationError, from_wire
 from .mux import FRAME, Stream
 
 HEAD = struct.Struct("!BI")
@@ -46,11 +46,14 @@ def request_line(request: Mapping[str, Any]) -> bytes:
     """The first line of a stream. Names that are not UTF-8 travel as lone surrogates, in ASCII JSON.
 
     Raises:
-        ValueError: The request is longer than the agent would take.
+        OperationError: The request is longer than the agent would take.
     """
     line = json.dumps({k: v for k, v in request.items() if v is not None}, separators=(",", ":")).encode()
     if len(line) > MAX_LENGTH:
-        raise ValueError(f"the command or the paths are {len(line)} bytes long; the agent takes {MAX_LENGTH}")
+        raise OperationError(
+            Code.TOO_LARGE,
+            f"the command or the paths are {len(line)} bytes long; the agent takes {MAX_LENGTH}",
+        )
     return line + b"\n"
 
 

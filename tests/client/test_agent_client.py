@@ -391,6 +391,34 @@ async def test_forward_to_nobody(client):
     assert caught.value.retryable
 
 
+async def test_more_at_once_than_a_connection_takes_waits(client, workspace):
+    await asyncio.gather(*[client.write(str(workspace / f"f{i}"), b"x") for i in range(400)])
+    assert len(await client.list(str(workspace))) == 400
+    reads = [client.read(str(workspace / f"f{i}")) for i in range(300)]
+    ran = [client.exec(["true"], timeout=60) for _ in range(300)]
+    results = await asyncio.gather(*reads, *ran)
+    assert results[:300] == [b"x"] * 300
+    assert {result.code for result in results[300:]} == {0}
+
+
+@pytest.mark.parametrize("seconds", [float("inf"), 1e300, 1e9])
+async def test_a_timeout_that_never_comes_is_none(client, seconds):
+    assert (await client.exec(["true"], timeout=seconds)).code == 0
+
+
+async def test_a_timeout_that_is_over_and_one_that_is_no_number(client):
+    assert (await client.exec(["sleep", "60"], timeout=-1)).timed_out
+    with pytest.raises(OperationError, match="a number of seconds"):
+        await client.exec(["true"], timeout=float("nan"))
+
+
+async def test_requests_longer_than_the_agent_takes(client):
+    for asked in (client.exec(["echo", "x" * (2 << 20)]), client.read("/" + "x" * (2 << 20))):
+        with pytest.raises(OperationError, match="the agent takes") as caught:
+            await asked
+        assert caught.value.code == Code.TOO_LARGE
+
+
 # -- breaks
 
 
@@ -417,6 +445,33 @@ async def test_what_changes_nothing_is_asked_again(client, backend, workspace):
     await asyncio.sleep(0.003)
     backend.cut()
     assert len(await task) == 40 << 20
+
+
+async def test_all_that_changes_nothing_is_asked_again_after_one_break(client, backend, workspace):
+    (workspace / "big").write_bytes(bytes(20 << 20))
+    await client.connect()
+    tasks = [asyncio.create_task(client.read(str(workspace / "big"))) for _ in range(4)]
+    await asyncio.sleep(0.003)
+    backend.cut()
+    assert [len(content) for content in await asyncio.gather(*tasks)] == [20 << 20] * 4
+
+
+async def test_another_event_loop_connects_anew(client, backend):
+    assert (await client.exec(["echo", "1"])).stdout == b"1\n"
+    connections = backend.connections
+
+    async def elsewhere() -> bytes:
+        backend.connections = []
+        assert not client.connected
+        said = (await client.exec(["echo", "2"])).stdout
+        backend.cut()
+        await asyncio.sleep(0)
+        return said
+
+    assert await asyncio.to_thread(asyncio.run, elsewhere()) == b"2\n"
+    backend.connections = connections
+    assert not client.connected
+    assert (await client.exec(["echo", "3"])).stdout == b"3\n"
 
 
 async def test_a_restarted_agent_is_noticed(client, backend):

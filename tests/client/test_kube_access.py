@@ -9,10 +9,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from agents.sandbox.errors import ConfigurationError
 from aiohttp import WSMsgType, web
 from local_agent import LocalAgent
 from sandbox_api.kube import PODS, SANDBOXES, CredentialsError, NotFound
 
+from runner_client import KubernetesSandboxClient
 from runner_client.kube_access import ClusterAccess
 from runner_client.stream.agent import AgentClient
 from runner_client.stream.errors import Code, ConnectError, ConnectionLostError, StreamError
@@ -299,6 +301,74 @@ async def test_token_files_are_read_again_when_refused(server, tmp_path):
         (tmp_path / "token").write_text("renewed")
         with pytest.raises(NotFound):
             await access.api.get(PODS, "x", "default")
+
+
+async def test_line_breaks_around_a_token_do_no_harm(server, tmp_path):
+    (tmp_path / "token").write_text(f"{TOKEN}\n")
+    for user in ({"tokenFile": str(tmp_path / "token")}, {"token": f"{TOKEN}\n"}):
+        async with await ClusterAccess.load(kubeconfig(tmp_path / "config", server.url, user)) as access:
+            with pytest.raises(NotFound):
+                await access.api.get(PODS, "x", "default")
+            async with AgentClient(access.connector("default", "pod-1")) as agent:
+                assert (await agent.exec(["true"])).code == 0
+    server.tokens = {"renewed"}
+    (tmp_path / "token").write_text("renewed\r\n")
+    user = {"tokenFile": str(tmp_path / "token")}
+    async with await ClusterAccess.load(kubeconfig(tmp_path / "config", server.url, user)) as access:
+        with pytest.raises(NotFound):
+            await access.api.get(PODS, "x", "default")
+
+
+async def test_credentials_that_cannot_be_renewed_are_an_error_of_ours(server, tmp_path):
+    (tmp_path / "token").write_text(TOKEN)
+    user = {"tokenFile": str(tmp_path / "token")}
+    async with await ClusterAccess.load(kubeconfig(tmp_path / "config", server.url, user)) as access:
+        server.tokens = {"renewed"}
+        (tmp_path / "token").unlink()
+        with pytest.raises(CredentialsError, match="cannot be renewed"):
+            await access.api.get(PODS, "x", "default")
+        with pytest.raises(ConnectError, match="cannot be renewed"):
+            await AgentClient(access.connector("default", "pod-1")).connect()
+
+
+async def test_certificates_that_are_none(tmp_path):
+    path = kubeconfig(tmp_path / "config", "https://127.0.0.1:9", {"token": TOKEN})
+    config = json.loads(path.read_text())
+    config["clusters"][0]["cluster"]["certificate-authority-data"] = "AAAA"
+    path.write_text(json.dumps(config))
+    async with await ClusterAccess.load(path) as access:
+        with pytest.raises(CredentialsError, match="certificates"):
+            await access.api.get(PODS, "x", "default")
+    with pytest.raises(ConfigurationError, match="certificates"):
+        await KubernetesSandboxClient(kubeconfig=path).create()
+
+
+@pytest.mark.parametrize("text", ["", "[]", "text", "{}", "null"])
+async def test_files_that_are_no_kubeconfig(tmp_path, text):
+    (tmp_path / "config").write_text(text)
+    with pytest.raises(CredentialsError, match="kubeconfig") as caught:
+        await ClusterAccess.load(tmp_path / "config")
+    assert "object" not in str(caught.value).replace("Expected object", "")
+    assert "indices" not in str(caught.value)
+
+
+async def test_another_event_loop_connects_anew(access, server):
+    async def use() -> int:
+        with pytest.raises(NotFound):
+            await access.api.get(PODS, "x", "default")
+        async with AgentClient(access.connector("default", "pod-1")) as agent:
+            return (await agent.exec(["true"])).code
+
+    async def elsewhere() -> int:
+        try:
+            return await use()
+        finally:
+            await access.release()
+
+    assert await use() == 0
+    await access.release()
+    assert await asyncio.to_thread(asyncio.run, elsewhere()) == 0
+    assert await use() == 0
 
 
 async def test_namespace_and_context(tmp_path):

@@ -1,9 +1,13 @@
 """The SDK's session on a real agent; the API server alone is in memory."""
 
 import asyncio
+import bz2
 import contextlib
+import gzip
 import io
+import lzma
 import os
+import signal
 import tarfile
 from pathlib import Path
 
@@ -17,19 +21,32 @@ from agents.sandbox.errors import (
     ExposedPortUnavailableError,
     InvalidManifestPathError,
     LocalDirReadError,
+    SandboxError,
     WorkspaceArchiveReadError,
     WorkspaceArchiveWriteError,
     WorkspaceReadNotFoundError,
     WorkspaceStartError,
+    WorkspaceWriteTypeError,
 )
 from agents.sandbox.files import EntryKind
 from agents.sandbox.manifest import EnvEntry, Environment, Manifest, StrEnvValue
 from agents.sandbox.snapshot import LocalSnapshot, LocalSnapshotSpec
 from agents.sandbox.types import FileMode, Permissions
 from agents.sandbox.workspace_paths import SandboxPathGrant
-from sandbox_api.kube import SECRETS, ApiError, Forbidden, Gone, NotFound, Unreachable
+from local_agent import eventually
+from sandbox_api.kube import (
+    SECRETS,
+    ApiError,
+    CredentialsError,
+    Forbidden,
+    Gone,
+    NotFound,
+    Unauthorized,
+    Unreachable,
+)
 
 from runner_client import KubernetesSandboxClient, KubernetesSandboxClientOptions
+from runner_client.stream.errors import Code, ConnectError, OperationError
 
 
 @pytest.fixture
@@ -101,6 +118,81 @@ async def test_a_break_during_a_command_is_a_transport_error_and_the_next_comman
         await task
     assert caught.value.retryable is False
     assert (await session.exec("echo ok")).stdout == b"ok\n"
+
+
+async def test_a_command_that_ends_with_its_container_is_an_error_and_no_result(
+    session, backend, workspace, cluster_in_memory
+):
+    running = asyncio.create_task(session.exec("touch began; sleep 60"))
+    await eventually(lambda: (workspace / "began").exists())
+    backend.process.send_signal(signal.SIGTERM)
+    with pytest.raises(ExecTransportError, match=r"killed because .* start\(\) the session") as caught:
+        await running
+    assert caught.value.retryable is False
+    assert not await session.running()
+    await backend.stop()
+    await backend.start()
+    await session.start()
+    assert await session.running()
+    assert (await session.exec("ls")).stdout == b"began\n"
+
+
+async def test_a_command_that_kills_itself_is_a_result(session):
+    assert (await session.exec("kill -TERM $$")).exit_code == 143
+    assert (await session.exec("exit 200")).exit_code == 200
+    assert await session.running()
+
+
+async def test_an_agent_that_is_stopping_takes_no_more_commands(session, backend, workspace):
+    deaf = "import signal, time; signal.signal(15, signal.SIG_IGN); open('began', 'w'); time.sleep(60)"
+    running = asyncio.create_task(session.exec("python3", "-c", deaf, shell=False))
+    await eventually(lambda: (workspace / "began").exists())
+    backend.process.send_signal(signal.SIGTERM)
+
+    async def refused() -> None:
+        while True:
+            await session.exec("true")
+
+    with pytest.raises(ExecTransportError, match=r"start\(\) the session again"):
+        await refused()
+    assert not await session.running()
+    with pytest.raises(ExecTransportError):
+        await running
+
+
+async def test_a_pod_that_is_gone_says_what_to_do(session, backend):
+    backend.refuse = ConnectError(Code.POD_NOT_FOUND, "pod p is not there")
+    backend.cut()
+    await eventually(lambda: not session._inner.agent.connected)
+    for asked in (
+        lambda: session.exec("true"),
+        lambda: session.read(Path("a")),
+        lambda: session.write(Path("a"), io.BytesIO(b"")),
+        lambda: session.ls("."),
+        session.persist_workspace,
+    ):
+        with pytest.raises(SandboxError, match=r"start\(\) the session again"):
+            await asked()
+    backend.refuse = None
+
+
+async def test_a_break_during_a_change_says_that_it_may_have_happened(session, backend, workspace):
+    running = asyncio.create_task(session.exec("touch began; sleep 60"))
+    await eventually(lambda: (workspace / "began").exists())
+    backend.cut()
+    with pytest.raises(ExecTransportError, match="may or may not"):
+        await running
+
+
+@pytest.mark.parametrize("whole", [True, False])
+async def test_a_break_during_a_read_is_not_noticed(session, backend, workspace, whole):
+    (workspace / "big").write_bytes(bytes(60 << 20))
+    asked = session.persist_workspace() if whole else session.read(Path("big"))
+    task = asyncio.create_task(asked)
+    await asyncio.sleep(0.003)
+    backend.cut()
+    with await task as content:
+        assert len(content.read()) >= 60 << 20
 
 
 # -- files
@@ -194,6 +286,51 @@ async def test_mkdir_rm_mv_same_file(session, workspace):
     await session.rm("d", recursive=True)
     await session.rm("d", recursive=True)
     assert not (workspace / "d").exists()
+
+
+async def test_a_file_moves_to_another_file_system_as_a_copy(session, workspace, monkeypatch):
+    async def move(*_, **__):
+        raise OperationError("io", "on different file systems", errno="EXDEV")
+
+    monkeypatch.setattr(session._inner.agent, "move", move)
+    (workspace / "a").write_bytes(b"content")
+    (workspace / "a").chmod(0o711)
+    (workspace / "target").write_bytes(b"kept")
+    (workspace / "b").symlink_to("target")
+    await session.mv("a", "b")
+    assert not (workspace / "a").exists()
+    assert not (workspace / "b").is_symlink()
+    assert (workspace / "b").read_bytes() == b"content"
+    assert (workspace / "b").stat().st_mode & 0o7777 == 0o711
+    assert (workspace / "target").read_bytes() == b"kept"
+    (workspace / "link").symlink_to("target")
+    with pytest.raises(ExecNonZeroError, match="different file systems"):
+        await session.mv("link", "elsewhere")
+    assert (workspace / "link").is_symlink()
+
+
+async def test_bytes_instead_of_a_stream_are_a_typed_error(session):
+    with pytest.raises(WorkspaceWriteTypeError):
+        await session.write(Path("a"), b"bytes")
+
+
+async def test_hydrate_takes_archives_of_several_streams(session, workspace):
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w") as tar:
+        member = tarfile.TarInfo("f")
+        member.size = 100_000
+        tar.addfile(member, io.BytesIO(b"f" * 100_000))
+    whole = archive.getvalue()
+    for compress in (bz2.compress, lzma.compress, gzip.compress):
+        (workspace / "f").unlink(missing_ok=True)
+        parallel = compress(whole[:50_000]) + compress(whole[50_000:])
+        await session.hydrate_workspace(io.BytesIO(parallel))
+        assert (workspace / "f").stat().st_size == 100_000
+
+
+async def test_an_archive_of_nothing_is_not_taken_for_an_empty_workspace(session):
+    with pytest.raises(WorkspaceArchiveWriteError):
+        await session.hydrate_workspace(io.BytesIO())
 
 
 async def test_grants(sdk, workspace, tmp_path):
@@ -640,13 +777,16 @@ async def test_a_snapshot_object_seeds_a_new_session(sdk, manifest, workspace, t
         (Forbidden(403, "Forbidden", "user x cannot create resource"), "cannot create"),
         (ApiError(422, "Invalid", "spec.image: too long"), "too long"),
         (Unreachable(), "does not answer"),
+        (Unreachable(0, "ConnectionRefused", "its certificate is not trusted"), "not trusted"),
+        (Unauthorized(401, "Unauthorized", "Unauthorized"), "does not accept these credentials"),
+        (CredentialsError("the token file is gone"), "token file is gone"),
     ],
 )
 async def test_create_says_what_is_wrong_with_the_cluster(sdk, manifest, cluster_in_memory, error, says):
     cluster_in_memory.api.refuse["dry-run", "sandboxes"] = [error]
     with pytest.raises(Exception, match=says) as caught:
         await sdk.create(manifest=manifest)
-    assert caught.value.retryable is isinstance(error, Unreachable)
+    assert caught.value.retryable is (isinstance(error, Unreachable) and error.reason == "Unreachable")
     assert cluster_in_memory.released == 1
 
 
@@ -763,6 +903,48 @@ async def test_a_cancelled_start_leaves_nothing(sdk, workspace, cluster_in_memor
         await start
     assert cluster_in_memory.sandboxes() == []
     assert not await session.running()
+
+
+async def test_a_start_that_failed_keeps_no_connection(sdk, manifest, cluster_in_memory):
+    session = await sdk.create(manifest=manifest)
+    cluster_in_memory.hold_pod = True
+    start = asyncio.create_task(session.start())
+    await eventually(cluster_in_memory.sandboxes)
+    start.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await start
+    assert cluster_in_memory.released == 1
+    cluster_in_memory.hold_pod = False
+    await session.start()
+    assert (await session.exec("true")).exit_code == 0
+    await sdk.delete(session)
+    assert cluster_in_memory.released == 2
+
+
+async def test_a_session_goes_on_in_another_event_loop(sdk, manifest, cluster_in_memory, backend):
+    session = await sdk.create(manifest=manifest)
+    await session.start()
+    connections, backend.connections = backend.connections, []
+
+    async def elsewhere() -> bytes:
+        assert await session.running()
+        said = (await session.exec("echo hi")).stdout
+        await sdk.delete(session)
+        return said
+
+    assert await asyncio.to_thread(asyncio.run, elsewhere()) == b"hi\n"
+    assert cluster_in_memory.sandboxes() == []
+    backend.connections = connections
+
+
+async def test_sessions_of_an_event_loop_that_ended_hold_no_connections(sdk, manifest, cluster_in_memory):
+    async def crash() -> None:
+        await sdk.create(manifest=manifest)
+
+    await asyncio.to_thread(asyncio.run, crash())
+    session = await sdk.create(manifest=manifest)
+    await sdk.delete(session)
+    assert cluster_in_memory.released == 1
 
 
 async def test_a_create_whose_answer_is_lost_is_found_again(sdk, manifest, cluster_in_memory):
