@@ -279,8 +279,12 @@ class KubernetesSandboxSession(BaseSandboxSession):
 
     async def running(self) -> bool:
         """Whether the session has been started and its sandbox answers."""
-        if not self._started or self._agent is None or self._stopping:
+        if not self._started or self._agent is None:
             return False
+        if self._stopping:
+            # It may have been the container alone: then another agent has its workspace by now.
+            self._stopping = False
+            return not await self._is_stopping()
         if self._agent.connected:
             return True
         try:

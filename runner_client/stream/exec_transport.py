@@ -24,6 +24,8 @@ HIGH, LOW = 1 << 20, 256 << 10
 #: What is kept of complaints, for the error's text.
 MAX_COMPLAINT = 2048
 CLOSE_TIMEOUT = 2.0
+#: What kubelets and runtimes say of a container that has not started, or has ended.
+_NOT_RUNNING = ("container not found", "not running", "is terminated", "no running task")
 
 
 class ExecTransport(asyncio.Transport):
@@ -171,7 +173,7 @@ class ExecTransport(asyncio.Transport):
     def _ended(self, message: str) -> StreamError:
         complaint = " ".join(self._complaint.decode(errors="replace").split())
         full = f"{message}: {complaint}" if complaint else message
-        if "container not found" in message or "not running" in message or "is terminated" in message:
+        if any(sign in message for sign in _NOT_RUNNING):
             return ConnectError(Code.CONTAINER_NOT_RUNNING, full, retryable=True)
         return ConnectionLostError(Code.CONNECTION_LOST, full)
 

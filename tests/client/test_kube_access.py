@@ -200,6 +200,17 @@ async def test_refusals_are_typed(access, server, status, code, retryable):
     assert (caught.value.code, caught.value.retryable) == (code, retryable)
 
 
+@pytest.mark.parametrize(
+    "message", ["container not found (workspace)", "failed to load task: no running task found: not found"]
+)
+async def test_a_container_that_does_not_run_is_told_from_a_broken_path(access, server, message):
+    server.say = message
+    with pytest.raises(ConnectError) as caught:
+        await AgentClient(access.connector("default", "pod-1")).connect()
+    assert caught.value.code == Code.CONTAINER_NOT_RUNNING
+    assert caught.value.retryable
+
+
 async def test_what_the_error_channel_says_is_kept(access, server):
     server.say = 'container not found ("workspace")'
     with pytest.raises(ConnectError) as caught:

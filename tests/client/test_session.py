@@ -131,10 +131,19 @@ async def test_a_command_that_ends_with_its_container_is_an_error_and_no_result(
     assert caught.value.retryable is False
     assert not await session.running()
     await backend.stop()
+    assert not await session.running()
     await backend.start()
-    await session.start()
     assert await session.running()
     assert (await session.exec("ls")).stdout == b"began\n"
+
+
+async def test_start_leaves_an_agent_that_is_stopping(session, backend, workspace):
+    await session.exec("touch work")
+    await backend.stop()
+    restarting = asyncio.create_task(backend.start())
+    await session.start()
+    await restarting
+    assert (await session.exec("ls")).stdout == b"work\n"
 
 
 async def test_a_command_that_kills_itself_is_a_result(session):
