@@ -244,3 +244,18 @@ def test_those_who_may_edit_sandboxes_cannot_write_their_status(
     assert namespace.pod_name("mine") != "x"
     namespace.delete("mine")
     assert namespace.children() == []
+
+
+def test_an_event_about_a_long_name_is_posted_wherever_the_name_is_cut(namespace: Namespace) -> None:
+    name = "a" * 199 + "-b"
+    namespace.create(name, pod={"priorityClassName": "no-such-class"})
+    namespace.wait_failure(name, "NotAllowed")
+    said = (
+        "get",
+        "events",
+        "--field-selector",
+        f"involvedObject.name={name}",
+        "-o",
+        "jsonpath={.items[*].reason}",
+    )
+    namespace.until(lambda: "NotAllowed" in namespace.kubectl(*said), "the event")

@@ -53,7 +53,10 @@ class Recorder:
         told[step.reason, step.note] = now
         self._count += 1
         body = {
-            "metadata": {"name": f"{view.name[:200]}.{time.time_ns():x}", "namespace": view.namespace},
+            "metadata": {
+                "name": f"{view.name[:200].rstrip('-.')}.{time.time_ns():x}",
+                "namespace": view.namespace,
+            },
             "eventTime": format_micro_time(now),
             "reportingController": "sandbox-operator.dev/sandbox-operator",
             "reportingInstance": self._instance[:128],
