@@ -79,9 +79,10 @@ async def open_agent(
     except TimeoutError:
         latest = opening.sandbox
         failure = latest.status.failure if latest is not None and latest.status else None
-        raise SandboxTimeoutError(
-            f"{namespace}/{name}", f"not available after {timeout:g} s", failure
-        ) from None
+        why = f"not available after {timeout:g} s"
+        if latest is not None and latest.status is None:
+            why += ": no operator has looked at it; is sandbox-operator running, and does it watch this namespace?"
+        raise SandboxTimeoutError(f"{namespace}/{name}", why, failure) from None
     finally:
         await opening.close()
 

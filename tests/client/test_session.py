@@ -914,6 +914,18 @@ async def test_a_cancelled_start_leaves_nothing(sdk, workspace, cluster_in_memor
     assert not await session.running()
 
 
+async def test_a_cluster_without_an_operator_is_suspected(cluster_in_memory, manifest):
+    sdk = KubernetesSandboxClient(
+        access=cluster_in_memory, options=KubernetesSandboxClientOptions(start_timeout=0.3)
+    )
+    session = await sdk.create(manifest=manifest)
+    cluster_in_memory.hold_pod = True
+    with pytest.raises(WorkspaceStartError, match="is sandbox-operator running") as caught:
+        await session.start()
+    assert caught.value.retryable
+    assert cluster_in_memory.sandboxes() == []
+
+
 async def test_a_start_that_failed_keeps_no_connection(sdk, manifest, cluster_in_memory):
     session = await sdk.create(manifest=manifest)
     cluster_in_memory.hold_pod = True
