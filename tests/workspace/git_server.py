@@ -10,7 +10,7 @@ import socket
 import ssl
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -28,6 +28,7 @@ class GitServer:
     scheme: str = "http"
     newest_protocol: int = 2
     requests: list[tuple[str, str, str]] = field(default_factory=list)
+    before_answer: Callable[[], object] = lambda: None
 
     @property
     def address(self) -> str:
@@ -56,6 +57,7 @@ def serve(
             authorization = self.headers.get("Authorization", "")
             server.requests.append((self.command, self.path, authorization))
             body = self.read_body()
+            server.before_answer()
             match self.path.split("/")[1]:
                 case "private" if authorization != _basic(USER, TOKEN):
                     self.answer(401, [("WWW-Authenticate", "Basic realm=git")])
