@@ -165,11 +165,11 @@ class KubernetesSandboxClient(BaseSandboxClient[KubernetesSandboxClientOptions |
         namespace = namespace or options.namespace or self._namespace or access.namespace
         try:
             found = Sandbox.model_validate(await access.api.get(SANDBOXES, name, namespace))
-        except NotFound as error:
-            await self._release_if_idle()
-            raise errors.configuration_error(f"there is no sandbox {namespace}/{name}") from error
         except (ApiError, CredentialsError) as error:
             await self._release_if_idle()
+            # Without the kind's definition it is the path that is not found.
+            if isinstance(error, NotFound) and error.details.get("name") == name:
+                raise errors.configuration_error(f"there is no sandbox {namespace}/{name}") from error
             raise errors.create_error(error, namespace, name) from error
         session_id = uuid.uuid4()
         state = KubernetesSandboxSessionState(

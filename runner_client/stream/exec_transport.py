@@ -25,7 +25,7 @@ HIGH, LOW = 1 << 20, 256 << 10
 MAX_COMPLAINT = 2048
 CLOSE_TIMEOUT = 2.0
 #: What kubelets and runtimes say of a container that has not started, or has ended.
-_NOT_RUNNING = ("container not found", "not running", "is terminated", "no running task")
+_NOT_RUNNING = ("container not found", "not running", "is terminated", "failed to exec in container")
 
 
 class ExecTransport(asyncio.Transport):

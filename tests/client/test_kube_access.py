@@ -201,7 +201,11 @@ async def test_refusals_are_typed(access, server, status, code, retryable):
 
 
 @pytest.mark.parametrize(
-    "message", ["container not found (workspace)", "failed to load task: no running task found: not found"]
+    "message",
+    [
+        "container not found (workspace)",
+        "failed to exec in container: failed to load task: no running task found: not found",
+    ],
 )
 async def test_a_container_that_does_not_run_is_told_from_a_broken_path(access, server, message):
     server.say = message

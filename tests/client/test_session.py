@@ -1042,6 +1042,14 @@ async def test_attach_works_in_a_sandbox_of_others_and_leaves_it(sdk, workspace,
         await sdk.attach("none")
 
 
+async def test_attaching_where_the_kind_is_not_known_is_told_from_a_missing_sandbox(sdk, cluster_in_memory):
+    with pytest.raises(ConfigurationError, match="no sandbox default/none"):
+        await sdk.attach("none")
+    cluster_in_memory.api.refuse["get", "sandboxes"] = [NotFound(404, "Not Found", "404 page not found")]
+    with pytest.raises(ConfigurationError, match="install the chart"):
+        await sdk.attach("none")
+
+
 async def test_an_attached_sandbox_that_goes_is_not_replaced(sdk, workspace, cluster_in_memory):
     from sandbox_api.kube import SANDBOXES
 

@@ -166,7 +166,7 @@ async def test_a_pod_that_is_deleted_is_a_typed_error_and_the_sandbox_can_be_res
     with pytest.raises(ExecTransportError):
         await running
     assert not await session.running()
-    with pytest.raises(ExecTransportError, match=r"start\(\) the session again"):
+    with pytest.raises(ExecTransportError):
         await session.exec("true")
     saved = client.deserialize_session_state(client.serialize_session_state(session.state))
     await session.start()
