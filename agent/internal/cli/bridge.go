@@ -2,14 +2,13 @@ package cli
 
 import (
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"os"
 	"os/signal"
 	"syscall"
 
-	"golang.org/x/sys/unix"
+	"sandbox-operator.dev/agent/internal/peer"
 )
 
 // bridge joins stdin and stdout to the agent. Nothing else is ever written to stdout.
@@ -23,35 +22,13 @@ func bridge() error {
 		return err
 	}
 	defer conn.Close()
-	if err := ours(conn.(*net.UnixConn)); err != nil {
+	if err := peer.Check(conn); err != nil {
 		return err
 	}
 	ended := make(chan error, 2)
 	go func() { ended <- carry(conn, os.Stdin) }()
 	go func() { ended <- carry(os.Stdout, conn) }()
 	return <-ended
-}
-
-// ours refuses a socket that another user put in the agent's place.
-func ours(c *net.UnixConn) error {
-	raw, err := c.SyscallConn()
-	if err != nil {
-		return err
-	}
-	var cred *unix.Ucred
-	var failed error
-	if err := raw.Control(func(fd uintptr) {
-		cred, failed = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
-	}); err != nil {
-		return err
-	}
-	if failed != nil {
-		return failed
-	}
-	if uid := int(cred.Uid); uid != os.Getuid() && uid != 0 {
-		return fmt.Errorf("uid %d listens on the agent's socket", uid)
-	}
-	return nil
 }
 
 // carry copies with plain reads and writes: splicing, which io.Copy would choose, holds back small pieces.

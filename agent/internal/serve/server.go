@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sandbox-operator.dev/agent/internal/files"
+	"sandbox-operator.dev/agent/internal/peer"
 	"sandbox-operator.dev/agent/internal/process"
 )
 
@@ -59,7 +60,7 @@ func (s *Server) Serve(l net.Listener) {
 func (s *Server) connection(c net.Conn) {
 	defer guard("connection")
 	defer c.Close()
-	if err := trusted(c); err != nil {
+	if err := peer.Check(c); err != nil {
 		log.Printf("connection refused: %v", err)
 		return
 	}
@@ -104,33 +105,6 @@ func (s *Server) Idle(limit time.Duration) {
 		time.Sleep(5 * time.Millisecond)
 	}
 	time.Sleep(20 * time.Millisecond)
-}
-
-// trusted refuses other users of the container: the socket's mode already does, except where the directory lets
-// them put something else in its place.
-func trusted(c net.Conn) error {
-	u, ok := c.(*net.UnixConn)
-	if !ok {
-		return errors.New("not a unix socket")
-	}
-	raw, err := u.SyscallConn()
-	if err != nil {
-		return err
-	}
-	var cred *unix.Ucred
-	var failed error
-	if err := raw.Control(func(fd uintptr) {
-		cred, failed = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
-	}); err != nil {
-		return err
-	}
-	if failed != nil {
-		return failed
-	}
-	if uid := int(cred.Uid); uid != os.Getuid() && uid != 0 {
-		return errors.New("the peer is another user")
-	}
-	return nil
 }
 
 // joined sends a frame's header together with its body: yamux writes them one after the other, and each write
