@@ -57,7 +57,7 @@ lint: venv ## ruff, mypy, import-linter, shell syntax, gofmt, go vet, staticchec
 	@$(VENV_PYTHON) -m ruff check --quiet .
 	@$(VENV_PYTHON) -m ruff format --quiet --check .
 	@$(VENV_PYTHON) -m mypy
-	@$(VENV_PYTHON) -m mypy -p dev
+	@$(VENV_PYTHON) -m mypy -p dev -p bench
 	@.venv/bin/lint-imports --no-logo | tail -n 1
 	@for script in dev/cluster/*.sh dev/cluster/kube/*.sh .ci/run; do bash -n "$$script" || exit 1; done
 	@if command -v shellcheck > /dev/null; then shellcheck dev/cluster/*.sh dev/cluster/kube/*.sh .ci/run; fi

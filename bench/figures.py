@@ -96,6 +96,29 @@ def median(samples: Sequence[float]) -> float:
     return statistics.median(samples)
 
 
+def _compared(
+    name: str,
+    samples: Sequence[float],
+    baseline: Sequence[float],
+    ratio: float | None,
+    unit: str,
+    bound: Bound | None,
+    note: str,
+) -> Figure:
+    return Figure(
+        name,
+        median(samples),
+        unit,
+        median(baseline),
+        ratio,
+        bound,
+        len(samples),
+        percentile(samples, 10),
+        percentile(samples, 90),
+        note,
+    )
+
+
 def times(
     name: str,
     samples: Sequence[float],
@@ -105,19 +128,8 @@ def times(
     note: str = "",
 ) -> Figure:
     """Medians compared as value / baseline: "so many times the baseline", of times and of rates alike."""
-    value, base = median(samples), median(baseline)
-    return Figure(
-        name,
-        value,
-        unit,
-        base,
-        _divided(value, base),
-        bound,
-        len(samples),
-        percentile(samples, 10),
-        percentile(samples, 90),
-        note,
-    )
+    ratio = _divided(median(samples), median(baseline))
+    return _compared(name, samples, baseline, ratio, unit, bound, note)
 
 
 def quicker(
@@ -129,19 +141,8 @@ def quicker(
     note: str = "",
 ) -> Figure:
     """Medians of times compared as baseline / value: "so many times quicker than the baseline"."""
-    value, base = median(samples), median(baseline)
-    return Figure(
-        name,
-        value,
-        unit,
-        base,
-        _divided(base, value),
-        bound,
-        len(samples),
-        percentile(samples, 10),
-        percentile(samples, 90),
-        note,
-    )
+    ratio = _divided(median(baseline), median(samples))
+    return _compared(name, samples, baseline, ratio, unit, bound, note)
 
 
 def at_percentile(

@@ -25,19 +25,13 @@ from dev.local.control_plane import FLAVOUR as CONTROL_PLANE
 from dev.local.control_plane import ControlPlane
 from dev.local.locations import cache, cluster, cluster_name, clusters
 from dev.local.progress import say
-from dev.local.tool_error import ToolError
+from dev.local.tool_error import ToolError, exit_code
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs one command; what is missing or wrong is said in one sentence."""
     options = _parser().parse_args(arguments)
-    try:
-        return _run(options)
-    except ToolError as failure:
-        print(failure, file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        return 130
+    return exit_code(lambda: _run(options))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -67,7 +61,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _run(options: argparse.Namespace) -> int:
+def _run(options: argparse.Namespace) -> None:
     name = options.name or cluster_name()
     if options.command == "up":
         wanted = choice.wanted(name)
@@ -107,7 +101,6 @@ def _run(options: argparse.Namespace) -> int:
     elif options.command == "load-image":
         for file in options.archives:
             _existing(name).load_image(file)
-    return 0
 
 
 def _command(words: list[str]) -> list[str]:

@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from dev.local import choice, images
 from dev.local.archive import machine_architecture
 from dev.local.locations import cluster_name
-from dev.local.tool_error import ToolError
+from dev.local.tool_error import ToolError, exit_code
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -29,20 +29,17 @@ def main(arguments: list[str] | None = None) -> int:
     context.add_argument("--architecture", action="append", choices=["amd64", "arm64"])
     context.add_argument("--python", default=images.DOCKER_PYTHON, help="version of Python in BASE")
     options = parser.parse_args(arguments)
-    try:
-        if options.command == "context":
-            print(images.fill_context(options.architecture or [machine_architecture()], options.python))
-            return 0
-        target = choice.existing(cluster_name())
-        if target is None or not target.running():
-            raise ToolError(f"The cluster {cluster_name()} is not up: start it with `make cluster`.")
-        print(json.dumps(images.provide(target), indent=2))
-    except ToolError as failure:
-        print(failure, file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        return 130
-    return 0
+    return exit_code(lambda: _run(options))
+
+
+def _run(options: argparse.Namespace) -> None:
+    if options.command == "context":
+        print(images.fill_context(options.architecture or [machine_architecture()], options.python))
+        return
+    target = choice.existing(cluster_name())
+    if target is None or not target.running():
+        raise ToolError(f"The cluster {cluster_name()} is not up: start it with `make cluster`.")
+    print(json.dumps(images.provide(target), indent=2))
 
 
 if __name__ == "__main__":

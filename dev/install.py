@@ -18,7 +18,7 @@ import helm_python as helm
 from dev.local import binaries, choice, current
 from dev.local.locations import REPOSITORY, cluster_name
 from dev.local.progress import say
-from dev.local.tool_error import ToolError
+from dev.local.tool_error import ToolError, exit_code
 
 CHART = REPOSITORY / "charts" / "sandbox-operator"
 RELEASE = "sandbox-operator"
@@ -85,18 +85,15 @@ def _kubectl(kubeconfig: Path, *arguments: str) -> subprocess.CompletedProcess[s
 
 def main() -> int:
     """Installs on the cluster of CLUSTER_NAME; what is missing or wrong is said in one sentence."""
-    try:
-        target = choice.existing(cluster_name())
-        record = target.state / "images.json" if target else None
-        if target is None or record is None or not record.exists():
-            raise ToolError(f"The cluster {cluster_name()} has no images yet: run `make cluster`.")
-        install(target, json.loads(record.read_text()))
-    except ToolError as failure:
-        print(failure, file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        return 130
-    return 0
+    return exit_code(_install_here)
+
+
+def _install_here() -> None:
+    target = choice.existing(cluster_name())
+    record = target.state / "images.json" if target else None
+    if target is None or record is None or not record.exists():
+        raise ToolError(f"The cluster {cluster_name()} has no images yet: run `make cluster`.")
+    install(target, json.loads(record.read_text()))
 
 
 if __name__ == "__main__":

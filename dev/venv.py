@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from dev.local import prerequisites
 from dev.local.locations import REPOSITORY, cache
 from dev.local.progress import run_long
-from dev.local.tool_error import ToolError
+from dev.local.tool_error import exit_code
 
 VENV = REPOSITORY / ".venv"
 EXTRAS = "operator,agents,dev"
@@ -24,14 +24,7 @@ EXTRAS = "operator,agents,dev"
 
 def main() -> int:
     """Creates or updates the environment."""
-    try:
-        _provide()
-    except ToolError as failure:
-        print(failure, file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        return 130
-    return 0
+    return exit_code(_provide)
 
 
 def _provide() -> None:
