@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from sandbox_api.v1alpha1 import MAX_INLINE_CHARACTERS
+from sandbox_api.v1alpha1 import MAX_ENTRY_BYTES, MAX_ENVIRONMENT_BYTES, MAX_INLINE_CHARACTERS
 
 Spec = dict[str, Any]
 
@@ -25,6 +25,13 @@ def environment(**fields: Any) -> Spec:
 
 GITHUB = {"host": "github.com", "repo": "owner/name"}
 KEY = {"name": "object", "key": "key"}
+#: With the two bytes that the kernel adds to each of four variables.
+ALL_OF_THE_ENVIRONMENT = [{"name": name, "value": "x" * (MAX_ENVIRONMENT_BYTES // 4 - 3)} for name in "ABCD"]
+
+
+def annotations(**of_pod: str) -> Spec:
+    return {"pod": {"annotations": of_pod}}
+
 
 RIGHT: dict[str, Spec] = {
     "nothing": {},
@@ -86,11 +93,18 @@ RIGHT: dict[str, Spec] = {
         caConfigMapRef={"name": "ca"},
     ),
     "a commit": git(**GITHUB, ref="0123456789012345678901234567890123456789"),
+    "a deep subpath": git(**GITHUB, subpath="a/b/c/d/e/f/g/h/i/j/k/l"),
+    "hidden key": entry("a", file={"contentFrom": {"configMapKeyRef": {"name": "a.b-c.1", "key": ".a..b"}}}),
+    "all of the paths and descriptions": entries(
+        **{f"{i:03}": {"dir": {}, "description": "d" * 1021} for i in range(MAX_ENTRY_BYTES // 1024)}
+    ),
     "git with egress": {**git(**GITHUB), "network": {"egress": "Cluster"}},
     "no git without egress": {**entry("a"), "network": {"egress": "None"}},
     # environment, root, grants
     "value": environment(name="A", value=""),
     "valueFrom": environment(name="http_proxy", valueFrom={"secretKeyRef": KEY}),
+    "all of the environment": {"manifest": {"environment": ALL_OF_THE_ENVIRONMENT}},
+    "all of the environment, in wide characters": environment(name="AB", value="🐍" * 32767),
     "home": environment(name="HOME", value="/root"),
     "root": {"manifest": {"root": "/work/räum e"}},
     "root in tmp": {"manifest": {"root": "/tmp"}},
@@ -106,6 +120,20 @@ RIGHT: dict[str, Spec] = {
         "workspace": {"emptyDir": {"sizeLimit": "10Gi"}},
     },
     "lifecycle": {"lifecycle": {"ttl": "24h", "startTimeout": "1h30m", "stopGrace": "0s"}},
+    "the longest grace": {"lifecycle": {"stopGrace": "59m60s"}},
+    "the smallest volume": {"workspace": {"emptyDir": {"sizeLimit": 1048576}}},
+    "the largest volume": {"workspace": {"emptyDir": {"sizeLimit": "64Ti"}}},
+    "a long script": {"command": ["c" * 4096] * 4, "args": ["a" * 4096] * 4},
+    "harmless annotations": annotations(
+        **{
+            "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
+            "kubernetes.io/egress-bandwidth": "10M",
+            "example.com/kubernetes.io": "a",
+            "mykubernetes.io/a": "a",
+            "notcilium.io/a": "a",
+        }
+    ),
+    "all of the annotations": annotations(**{f"{i}": "x" * 4095 for i in range(4)}),
     "security": {"security": {"runAsUser": 1, "runAsGroup": 2, "fsGroup": 3, "runtimeClassName": "gvisor"}},
     "placement": {
         "pod": {
@@ -231,6 +259,42 @@ WRONG: dict[str, tuple[Spec, str]] = {
         entry("a", file={"contentBase64": "data:,x"}),
         "spec.manifest.entries.a.file.contentBase64",
     ),
+    "too many words": (
+        entries(**{f"{i}": {"dir": {}, "description": "d" * 1024} for i in range(64)}),
+        "spec.manifest.entries: Invalid value",
+    ),
+    "too many words, in words": (
+        entries(**{f"{i}": {"dir": {}, "description": "d" * 1024} for i in range(64)}),
+        "paths, descriptions, addresses and references of all entries together can have at most 65536 bytes",
+    ),
+    "too many words, in wide characters": (
+        entries(**{f"{i}": {"dir": {}, "description": "🐍" * 1024} for i in range(16)}),
+        "paths, descriptions, addresses and references of all entries together",
+    ),
+    "too many paths": (
+        entries(**{"/".join([f"{i:03}", "s" * 125]): {"localDir": {}} for i in range(512)}),
+        "paths, descriptions, addresses and references of all entries together",
+    ),
+    "too many addresses": (
+        entries(
+            **{
+                f"{i}": {
+                    "gitRepo": {"url": "https://h/" + "p" * 1000, "credentialsSecretRef": {"name": "n" * 20}}
+                }
+                for i in range(64)
+            }
+        ),
+        "paths, descriptions, addresses and references of all entries together",
+    ),
+    "too many references": (
+        entries(
+            **{
+                f"{i}": {"file": {"contentFrom": {"secretKeyRef": {"name": "n" * 60, "key": "k" * 70}}}}
+                for i in range(512)
+            }
+        ),
+        "paths, descriptions, addresses and references of all entries together",
+    ),
     # git
     "url and host": (git(url="https://a/b", **GITHUB), "set either url, or host and repo together"),
     "host alone": (git(host="github.com"), "set either url, or host and repo together"),
@@ -273,6 +337,20 @@ WRONG: dict[str, tuple[Spec, str]] = {
     "ref with a newline": (git(**GITHUB, ref="a\n"), "a ref is a branch"),
     "ref that ends in .lock": (git(**GITHUB, ref="a.lock"), "a ref is a branch"),
     "subpath that escapes": (git(**GITHUB, subpath="../x"), "a subpath is relative to the repository"),
+    "subpath that is too deep": (git(**GITHUB, subpath="a/b/c/d/e/f/g/h/i/j/k/l/m"), "a subpath has at most"),
+    "subpath that is too long in bytes": (git(**GITHUB, subpath="é" * 257), "a subpath has at most"),
+    "Secret that cannot be": (
+        git(**GITHUB, credentialsSecretRef={"name": "My_Secret"}),
+        "spec.manifest.entries.repo.gitRepo.credentialsSecretRef.name: Invalid value",
+    ),
+    "ConfigMap that cannot be": (
+        git(**GITHUB, caConfigMapRef={"name": "a..b"}),
+        "spec.manifest.entries.repo.gitRepo.caConfigMapRef.name: Invalid value",
+    ),
+    "key of the kubelet's own": (
+        entry("a", file={"contentFrom": {"secretKeyRef": {"name": "a", "key": "..data"}}}),
+        "secretKeyRef.key: Invalid value",
+    ),
     "subpath of git itself": (git(**GITHUB, subpath="x/.GIT/hooks"), "a subpath cannot lie in .git"),
     "git without egress": (
         {**git(**GITHUB), "network": {"egress": "None"}},
@@ -294,6 +372,44 @@ WRONG: dict[str, tuple[Spec, str]] = {
     ),
     "name with an equals sign": (environment(name="A=B", value=""), "spec.manifest.environment[0].name"),
     "name with a digit first": (environment(name="1A", value=""), "spec.manifest.environment[0].name"),
+    "value with a zero byte": (
+        environment(name="A", value="a\0b"),
+        "spec.manifest.environment[0].value: Invalid",
+    ),
+    "value with a zero byte, in words": (
+        environment(name="A", value="a\0b"),
+        "a value cannot hold a zero byte",
+    ),
+    "too large an environment": (
+        {"manifest": {"environment": [*ALL_OF_THE_ENVIRONMENT, {"name": "E", "value": ""}]}},
+        "spec.manifest.environment: Invalid value",
+    ),
+    "too large an environment, in words": (
+        {"manifest": {"environment": [*ALL_OF_THE_ENVIRONMENT, {"name": "E", "value": ""}]}},
+        "names, values and references of all variables together can have at most 131072 bytes",
+    ),
+    "too large a variable": (
+        environment(name="ABCD", value="🐍" * 32767),
+        "names, values and references of all variables together",
+    ),
+    "too large an environment of references": (
+        {
+            "manifest": {
+                "environment": [
+                    {
+                        "name": "N" * 200 + f"{i}",
+                        "valueFrom": {"configMapKeyRef": {"name": "n" * 200, "key": "k" * 200}},
+                    }
+                    for i in range(256)
+                ]
+            }
+        },
+        "names, values and references of all variables together",
+    ),
+    "a name that Secrets cannot have": (
+        environment(name="A", valueFrom={"secretKeyRef": {"name": "a/b", "key": "k"}}),
+        "spec.manifest.environment[0].valueFrom.secretKeyRef.name: Invalid value",
+    ),
     "same name twice": (
         {"manifest": {"environment": [{"name": "A", "value": "1"}, {"name": "A", "value": "2"}]}},
         "spec.manifest.environment[1]: Duplicate value",
@@ -326,10 +442,93 @@ WRONG: dict[str, tuple[Spec, str]] = {
             ("/a/", "a granted path is absolute"),
             ("/proc", "paths at or beneath /.sandbox and /proc cannot be granted"),
             ("/.sandbox/bin", "paths at or beneath /.sandbox and /proc cannot be granted"),
+            ("/" + "é" * 256, "a granted path has at most 512 bytes"),
         )
     },
     # the rest
     "args alone": ({"args": ["x"]}, "spec.args: Invalid value"),
+    "command with a zero byte": ({"command": ["a\0b"]}, "spec.command[0]: Invalid value"),
+    "args with a zero byte": ({"command": ["a"], "args": ["", "\0"]}, "spec.args[1]: Invalid value"),
+    "args with a zero byte, in words": (
+        {"command": ["a"], "args": ["", "\0"]},
+        "an argument cannot hold a zero byte",
+    ),
+    "too long a script": (
+        {"command": ["c" * 4096] * 4, "args": [*["a" * 4096] * 4, "b"]},
+        "spec.command: Invalid value",
+    ),
+    "too long a script, in words": (
+        {"command": ["é" * 4096] * 5},
+        "command and args together can have at most 32768 bytes",
+    ),
+    "too long a grace": ({"lifecycle": {"stopGrace": "1h1s"}}, "spec.lifecycle.stopGrace: Invalid value"),
+    "too long a grace, in words": ({"lifecycle": {"stopGrace": "999999h"}}, "a stopGrace is at most 1h"),
+    "no volume": (
+        {"workspace": {"emptyDir": {"sizeLimit": 0}}},
+        "spec.workspace.emptyDir.sizeLimit: Invalid",
+    ),
+    "no volume, in words": (
+        {"workspace": {"emptyDir": {"sizeLimit": "0"}}},
+        "a sizeLimit is between 1Mi and 64Ti",
+    ),
+    "a tiny volume": (
+        {"workspace": {"emptyDir": {"sizeLimit": "1000m"}}},
+        "a sizeLimit is between 1Mi and 64Ti",
+    ),
+    "a huge volume": (
+        {"workspace": {"emptyDir": {"sizeLimit": "99E"}}},
+        "a sizeLimit is between 1Mi and 64Ti",
+    ),
+    "a resource that cannot be": (
+        {"resources": {"limits": {"r" * 100_000: 1}}},
+        "a key of requests and limits is a name",
+    ),
+    "runtime class that cannot be": (
+        {"security": {"runtimeClassName": "Kata"}},
+        "spec.security.runtimeClassName: Invalid value",
+    ),
+    "pull secret that cannot be": (
+        {"pod": {"imagePullSecrets": [{"name": "-"}]}},
+        "spec.pod.imagePullSecrets[0].name: Invalid value",
+    ),
+    "image with a zero byte": ({"image": "a\0b"}, "spec.image: Invalid value"),
+    **{
+        f"annotation {key}": (
+            annotations(**{key: "x"}),
+            "annotations that Kubernetes, the container runtime or the network plugin act on are refused, since "
+            "they can loosen what fences the pod in; of them, only these are taken: ",
+        )
+        for key in (
+            "container.apparmor.security.beta.kubernetes.io/workspace",
+            "seccomp.security.alpha.kubernetes.io/pod",
+            "security.alpha.kubernetes.io/unsafe-sysctls",
+            "kubernetes.io/psp",
+            "cdi.k8s.io/gpu",
+            "k8s.v1.cni.cncf.io/networks",
+            "v1.multus-cni.io/default-network",
+            "cni.projectcalico.org/ipAddrs",
+            "policy.cilium.io/no-track-port",
+            "k8s.ovn.org/pod-networks",
+            "io.kubernetes.cri-o.Devices",
+            "io.katacontainers.config.hypervisor.kernel_params",
+            "dev.gvisor.flag.network",
+            "run.oci.keep_original_groups",
+            "org.systemd.property.DeviceAllow",
+            "iam.amazonaws.com/role",
+        )
+    },
+    "AppArmor, by the field's name": (
+        annotations(**{"container.apparmor.security.beta.kubernetes.io/workspace": "unconfined"}),
+        "spec.pod.annotations: Invalid value",
+    ),
+    "too many annotations": (
+        annotations(**{f"{i}": "x" * 4096 for i in range(4)}),
+        "spec.pod.annotations: Inv",
+    ),
+    "too many annotations, in words": (
+        annotations(**{f"{i}": "🐍" * 1024 for i in range(4)}),
+        "annotations together can have at most 16384 bytes",
+    ),
     "empty command": ({"command": []}, "spec.command"),
     "port 0": ({"ports": [0]}, "spec.ports[0]"),
     "same port twice": ({"ports": [80, 80]}, "spec.ports[1]: Duplicate value"),

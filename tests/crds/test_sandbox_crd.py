@@ -18,7 +18,7 @@ from sandbox_api.kube import (
     KubeconfigCredentials,
     NotFound,
 )
-from sandbox_api.v1alpha1 import Sandbox, SandboxSpec, problems
+from sandbox_api.v1alpha1 import MAX_ENTRY_BYTES, Sandbox, SandboxSpec, problems
 
 from tests.crds.cases import GITHUB, RIGHT, WRONG, Spec, entries, entry, git
 from tests.crds.worst import worst_specs
@@ -209,6 +209,8 @@ async def test_the_costs_leave_room(api: KubeClient) -> None:
     versions = copy.deepcopy(original["spec"]["versions"])
     manifest = versions[0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["manifest"]
     manifest["properties"]["entries"]["maxProperties"] = count
+    for rule in manifest["properties"]["entries"]["x-kubernetes-validations"]:
+        rule["rule"] = rule["rule"].replace(f"<= {MAX_ENTRY_BYTES}", f"<= {2 * MAX_ENTRY_BYTES}")
     await api.patch(CRDS, name, None, {"spec": {"versions": versions}}, field_manager=ME)
     try:
         wide = {"manifest": {"entries": {f"{i}": {"dir": {}} for i in range(count)}}}

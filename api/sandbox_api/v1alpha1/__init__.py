@@ -5,6 +5,8 @@ from .conditions import Condition, ConditionType, Reason
 from .manifest import (
     DEFAULT_ROOT,
     MAX_ENTRIES,
+    MAX_ENTRY_BYTES,
+    MAX_ENVIRONMENT_BYTES,
     MAX_INLINE_CHARACTERS,
     MAX_PATH_BYTES,
     MAX_PATH_LEVELS,
@@ -51,6 +53,8 @@ __all__ = [
     "DEFAULT_ROOT",
     "GROUP",
     "MAX_ENTRIES",
+    "MAX_ENTRY_BYTES",
+    "MAX_ENVIRONMENT_BYTES",
     "MAX_INLINE_CHARACTERS",
     "MAX_PATH_BYTES",
     "MAX_PATH_LEVELS",

@@ -1,7 +1,7 @@
 """The manifest of a workspace: entries, environment and the paths beyond the workspace that it grants."""
 
 import binascii
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
@@ -17,10 +17,13 @@ from .paths import (
     SUBPATH_RULES,
 )
 from .rules import Rule, exactly_one, list_map
+from .texts import ObjectName, bytes_cel, no_zero_byte, size, total
 
 __all__ = [
     "DEFAULT_ROOT",
     "MAX_ENTRIES",
+    "MAX_ENTRY_BYTES",
+    "MAX_ENVIRONMENT_BYTES",
     "MAX_INLINE_CHARACTERS",
     "MAX_PATH_BYTES",
     "MAX_PATH_LEVELS",
@@ -46,9 +49,13 @@ MAX_ENTRIES = 512
 MAX_INLINE_CHARACTERS = 128 * 1024
 #: Beyond the limit of all content, so that the rule can say what to do instead.
 _MAX_CONTENT = 1024 * 1024
+#: Everything else of all entries together. One Sandbox must stay small: the operator keeps all of them in memory.
+MAX_ENTRY_BYTES = 64 * 1024
+#: Of all variables together, each with two bytes for what the kernel adds. No single one may have more.
+MAX_ENVIRONMENT_BYTES = 128 * 1024
 
-Name = Annotated[str, Field(min_length=1, max_length=253)]
-Key = Annotated[str, Field(min_length=1, max_length=253, pattern=r"^[-._a-zA-Z0-9]+$")]
+#: As Kubernetes has it: neither . nor .. nor beginning with two dots.
+Key = Annotated[str, Field(min_length=1, max_length=253, pattern=r"^(\.?[-_a-zA-Z0-9][-._a-zA-Z0-9]*)$")]
 #: Nine characters as `ls -l` shows them without the type: rwxr-x---.
 PermissionString = Annotated[str, Field(pattern=r"^([r-][w-][x-]){3}$", max_length=9)]
 
@@ -67,10 +74,69 @@ def _inline(entries: "Mapping[str, Entry]") -> int:
     return sum(len(file.content or "") + len(file.content_base64 or "") for file in files)
 
 
+def _entries_size(entries: "Mapping[str, Entry]") -> int:
+    found = 0
+    for path, entry in entries.items():
+        found += size(path) + size(entry.description)
+        if (git := entry.git_repo) is not None:
+            found += total((git.host, git.repo, git.url, git.ref, git.subpath))
+            found += size(git.credentials_secret_ref.name if git.credentials_secret_ref else None)
+            if (ca := git.ca_config_map_ref) is not None:
+                found += size(ca.name) + (size(ca.key) if "key" in ca.model_fields_set else 0)
+        if entry.file is not None and entry.file.content_from is not None:
+            found += _source_size(entry.file.content_from)
+    return found
+
+
+def _source_size(source: "ValueSource") -> int:
+    refs = (source.config_map_key_ref, source.secret_key_ref)
+    return sum(size(ref.name) + size(ref.key) for ref in refs if ref is not None)
+
+
+def _environment_size(variables: "Sequence[EnvVar]") -> int:
+    return sum(
+        size(variable.name)
+        + size(variable.value)
+        + 2
+        + (_source_size(variable.value_from) if variable.value_from is not None else 0)
+        for variable in variables
+    )
+
+
+def _source_cel(source: str) -> str:
+    """CEL for the bytes of a :class:`ValueSource`."""
+    parts = (
+        f"(has({source}.{member}) ? {source}.{member}.name.size() + {source}.{member}.key.size() : 0)"
+        for member in ("configMapKeyRef", "secretKeyRef")
+    )
+    return " + ".join(parts)
+
+
+_ENTRIES_SIZE_CEL = (
+    "self.map(k, bytes(k).size() + "
+    + bytes_cel("self[k]", "description")
+    + " + (!has(self[k].gitRepo) ? 0 : "
+    + bytes_cel("self[k].gitRepo", "host", "repo", "url", "ref", "subpath")
+    + " + (has(self[k].gitRepo.credentialsSecretRef) ? self[k].gitRepo.credentialsSecretRef.name.size() : 0)"
+    " + (!has(self[k].gitRepo.caConfigMapRef) ? 0 : self[k].gitRepo.caConfigMapRef.name.size()"
+    " + (has(self[k].gitRepo.caConfigMapRef.key) ? self[k].gitRepo.caConfigMapRef.key.size() : 0)))"
+    " + (!has(self[k].file) || !has(self[k].file.contentFrom) ? 0 : "
+    + _source_cel("self[k].file.contentFrom")
+    + f")).sum() <= {MAX_ENTRY_BYTES}"
+)
+_ENVIRONMENT_SIZE_CEL = (
+    "self.map(e, 2 + e.name.size() + "
+    + bytes_cel("e", "value")
+    + " + (!has(e.valueFrom) ? 0 : "
+    + _source_cel("e.valueFrom")
+    + f")).sum() <= {MAX_ENVIRONMENT_BYTES}"
+)
+
+
 class KeyRef(ApiModel):
     """One key of a ConfigMap or Secret in the sandbox's namespace."""
 
-    name: Name = Field(description="Name of the object.")
+    name: ObjectName = Field(description="Name of the object.")
     key: Key = Field(description="Key in its data.")
 
 
@@ -117,13 +183,13 @@ class Dir(ApiModel):
 class ObjectRef(ApiModel):
     """An object in the sandbox's namespace."""
 
-    name: Name = Field(description="Name of the object.")
+    name: ObjectName = Field(description="Name of the object.")
 
 
 class CaRef(ApiModel):
     """A ConfigMap that holds certificates of private authorities."""
 
-    name: Name = Field(description="Name of the ConfigMap.")
+    name: ObjectName = Field(description="Name of the ConfigMap.")
     key: Key = Field("ca.crt", description="Key that holds the PEM certificates. Default: ca.crt.")
 
 
@@ -220,7 +286,7 @@ class EnvVar(ApiModel):
             lambda name: not name.startswith("SANDBOX_"),
         ),
     ] = Field(description="Name of the variable; not one that begins with SANDBOX_.")
-    value: Annotated[str, Field(max_length=32768)] | None = Field(
+    value: Annotated[str, Field(max_length=32768), no_zero_byte("a value")] | None = Field(
         None, description="Literal value. $(NAME) is not expanded."
     )
     value_from: ValueSource | None = Field(
@@ -262,6 +328,13 @@ class Manifest(ApiModel):
                 "them with gitRepo, or let the SDK client upload them (localFile, localDir)",
                 lambda entries: _inline(entries) <= MAX_INLINE_CHARACTERS,
             ),
+            Rule(
+                _ENTRIES_SIZE_CEL,
+                f"paths, descriptions, addresses and references of all entries together can have at most "
+                f"{MAX_ENTRY_BYTES} bytes: shorten descriptions, or let one gitRepo or localDir bring many "
+                "files",
+                lambda entries: _entries_size(entries) <= MAX_ENTRY_BYTES,
+            ),
         ]
         | None
     ) = Field(
@@ -269,8 +342,23 @@ class Manifest(ApiModel):
         description="What stands in the workspace, by path relative to the root, such as docs/a.md: at "
         "most 512 bytes and 12 levels, and not beneath a file.",
     )
-    environment: Annotated[list[EnvVar], Field(max_length=256), list_map("name")] | None = Field(
-        None, description="Environment of every command."
+    environment: (
+        Annotated[
+            list[EnvVar],
+            Field(max_length=256),
+            list_map("name"),
+            Rule(
+                _ENVIRONMENT_SIZE_CEL,
+                f"names, values and references of all variables together can have at most "
+                f"{MAX_ENVIRONMENT_BYTES} bytes, with two more for each variable: put long values into a file",
+                lambda variables: _environment_size(variables) <= MAX_ENVIRONMENT_BYTES,
+            ),
+        ]
+        | None
+    ) = Field(
+        None,
+        description="Environment of every command: names, values and references together have at most 131072 "
+        "bytes.",
     )
     path_grants: Annotated[list[PathGrant], Field(max_length=32), list_map("path")] | None = Field(
         None, description="Paths beyond the workspace that the file operations may use."

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from .rules import KeyRule, Rule
+from .texts import size
 
 MAX_PATH_BYTES = 512
 MAX_PATH_LEVELS = 12
@@ -56,11 +57,6 @@ def ancestors(path: str) -> Iterator[str]:
 def within(path: str, trees: tuple[str, ...]) -> bool:
     """Whether a path is one of the trees or beneath it."""
     return any(path == tree or path.startswith(tree + "/") for tree in trees)
-
-
-def size(text: str) -> int:
-    """Bytes of a text in UTF-8; three for half a surrogate pair, which JSON can hold, as Go counts."""
-    return len(text.encode("utf-8", "surrogatepass"))
 
 
 def _is_file(entry: Any) -> bool:
@@ -136,6 +132,11 @@ GRANT_RULES = (
         is_absolute,
     ),
     Rule(
+        f"bytes(self).size() <= {MAX_PATH_BYTES}",
+        f"a granted path has at most {MAX_PATH_BYTES} bytes",
+        lambda path: size(path) <= MAX_PATH_BYTES,
+    ),
+    Rule(
         f"!{_within_cel(('/.sandbox', '/proc'))}",
         "paths at or beneath /.sandbox and /proc cannot be granted",
         lambda path: not within(path, ("/.sandbox", "/proc")),
@@ -147,6 +148,12 @@ SUBPATH_RULES = (
         _RELATIVE_CEL.format("self"),
         "a subpath is relative to the repository, without empty, . or .. segments and zero bytes",
         is_relative,
+    ),
+    Rule(
+        # By pattern: to split half a thousand subpaths would cost too much.
+        f"bytes(self).size() <= {MAX_PATH_BYTES} && !self.matches('^([^/]*/){{{MAX_PATH_LEVELS}}}')",
+        f"a subpath has at most {MAX_PATH_BYTES} bytes and {MAX_PATH_LEVELS} levels",
+        lambda path: size(path) <= MAX_PATH_BYTES and path.count("/") < MAX_PATH_LEVELS,
     ),
     Rule(
         "!('/' + self.lowerAscii() + '/').contains('/.git/')",

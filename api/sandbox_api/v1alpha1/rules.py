@@ -16,6 +16,8 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 VALIDATIONS = "x-kubernetes-validations"
+#: Characters of a key that a message shows.
+_SHOWN = 600
 
 
 class Keywords:
@@ -106,7 +108,7 @@ class KeyRule(Rule):
         """The message, with the first key that breaks the rule."""
         for key in value:
             if not self.holds_for(key, value):
-                return f"{self.message}: {json.dumps(key, ensure_ascii=False)}"
+                return f"{self.message}: {json.dumps(key[:_SHOWN], ensure_ascii=False)}"
         return None
 
 

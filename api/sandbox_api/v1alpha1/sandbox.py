@@ -1,5 +1,8 @@
 """The Sandbox resource: a workspace, the pod that runs it, and how long it lives."""
 
+import json
+import re
+import sys
 from enum import StrEnum
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -8,14 +11,20 @@ from pydantic import Field
 from .base import ApiModel
 from .conditions import Condition
 from .manifest import DEFAULT_ROOT, Manifest
-from .metadata_rules import ANNOTATION_RULES, LABEL_RULES, SELECTOR_RULES
+from .metadata_rules import ANNOTATION_RULES, LABEL_RULES, RESOURCE_RULES, SELECTOR_RULES
 from .paths import MAX_PATH_BYTES
 from .quantity import Quantity, amount
 from .rules import Keywords, Rule, list_atomic, list_map, list_set, unchanged
+from .texts import ObjectName, no_zero_byte, total
 
 GROUP = "sandbox-operator.dev"
 VERSION = "v1alpha1"
 API_VERSION = f"{GROUP}/{VERSION}"
+
+#: Of command and args together; the pod holds them once more.
+MAX_COMMAND_BYTES = 32 * 1024
+#: The schema knows nothing of what is in it, so the operator looks: docs/reference.md.
+MAX_AFFINITY_BYTES = 16 * 1024
 
 #: Go's duration format restricted to what people write: 90s, 10m, 1h30m, 24h.
 GracePeriod = Annotated[
@@ -29,9 +38,43 @@ Duration = Annotated[
         lambda text: any(digit in text for digit in "123456789"),
     ),
 ]
+StopGrace = Annotated[
+    GracePeriod,
+    Rule(
+        "duration(self) <= duration('1h')",
+        "a stopGrace is at most 1h",
+        lambda text: _seconds(text) <= 3600,
+    ),
+]
+Argument = Annotated[str, Field(max_length=4096), no_zero_byte("an argument")]
 LabelValue = Annotated[str, Field(max_length=63, pattern=r"^(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?$")]
 Timestamp = Annotated[str, Field(max_length=64), Keywords(format="date-time")]
-_QUANTITIES = Annotated[dict[Annotated[str, Field(max_length=253)], Quantity], Field(max_length=16)]
+_QUANTITIES = Annotated[dict[str, Quantity], Field(max_length=16), *RESOURCE_RULES]
+_SMALLEST, _LARGEST = "1Mi", "64Ti"
+VolumeSize = Annotated[
+    Quantity,
+    Rule(
+        f"quantity(string(self)).compareTo(quantity('{_SMALLEST}')) >= 0"
+        f" && quantity(string(self)).compareTo(quantity('{_LARGEST}')) <= 0",
+        f"a sizeLimit is between {_SMALLEST} and {_LARGEST}",
+        lambda quantity: amount(_SMALLEST) <= amount(quantity) <= amount(_LARGEST),
+    ),
+]
+
+
+def _seconds(text: str) -> int:
+    """Seconds of a duration that matches the pattern."""
+    return sum(
+        int(number) * {"h": 3600, "m": 60, "s": 1}[unit]
+        for number, unit in re.findall(r"([0-9]+)([hms])", text)
+    )
+
+
+def _json_size(value: object) -> int:
+    try:
+        return len(json.dumps(value, separators=(",", ":")))
+    except RecursionError:
+        return sys.maxsize
 
 
 class Resources(ApiModel):
@@ -58,8 +101,8 @@ class Resources(ApiModel):
 class EmptyDir(ApiModel):
     """A volume that lives and dies with the pod."""
 
-    size_limit: Quantity | None = Field(
-        None, description="Largest size of the workspace. Default: a chart value."
+    size_limit: VolumeSize | None = Field(
+        None, description="Largest size of the workspace, from 1Mi to 64Ti. Default: a chart value."
     )
 
 
@@ -83,8 +126,9 @@ class Lifecycle(ApiModel):
         None,
         description="A start that takes longer has failed (reason StartTimeout). Default: a chart value.",
     )
-    stop_grace: GracePeriod | None = Field(
-        None, description="What processes get between TERM and KILL, such as 10s or 0s. Default: 5s."
+    stop_grace: StopGrace | None = Field(
+        None,
+        description="What processes get between TERM and KILL, such as 10s or 0s, at most 1h. Default: 5s.",
     )
 
 
@@ -100,7 +144,7 @@ class Security(ApiModel):
     fs_group: Annotated[int, Field(ge=1, le=2147483647)] | None = Field(
         None, description="Group that owns the volumes. Cannot change. Default: 1000."
     )
-    runtime_class_name: Annotated[str, Field(min_length=1, max_length=253)] | None = Field(
+    runtime_class_name: ObjectName | None = Field(
         None, description="RuntimeClass of the pod, such as gvisor; the administrator lists those allowed."
     )
 
@@ -126,7 +170,7 @@ class Network(ApiModel):
 class Toleration(ApiModel):
     """As in core/v1."""
 
-    key: Annotated[str, Field(max_length=317)] | None = Field(
+    key: Annotated[str, Field(max_length=317, pattern=r"^[-A-Za-z0-9_./]*$")] | None = Field(
         None, description="Taint key; empty with operator Exists matches all."
     )
     operator: Literal["Exists", "Equal"] | None = Field(
@@ -144,7 +188,7 @@ class Toleration(ApiModel):
 class ImagePullSecret(ApiModel):
     """A Secret with registry credentials in the sandbox's namespace."""
 
-    name: Annotated[str, Field(min_length=1, max_length=253)] = Field(description="Name of the Secret.")
+    name: ObjectName = Field(description="Name of the Secret.")
 
 
 class Pod(ApiModel):
@@ -156,8 +200,21 @@ class Pod(ApiModel):
     tolerations: Annotated[list[Toleration], Field(max_length=32), list_atomic()] | None = Field(
         None, description="Taints that the pod tolerates."
     )
-    affinity: Annotated[dict[str, Any], Keywords(x_kubernetes_preserve_unknown_fields=True)] | None = Field(
-        None, description="As in core/v1; checked by the API server when the pod is created."
+    affinity: (
+        Annotated[
+            dict[str, Any],
+            Keywords(x_kubernetes_preserve_unknown_fields=True),
+            Rule(
+                "",
+                f"affinity can have at most {MAX_AFFINITY_BYTES} bytes as JSON",
+                lambda affinity: _json_size(affinity) <= MAX_AFFINITY_BYTES,
+            ),
+        ]
+        | None
+    ) = Field(
+        None,
+        description="As in core/v1, at most 16 KiB; checked by the operator, and by the API server when the pod "
+        "is created.",
     )
     labels: Annotated[dict[str, LabelValue], Field(max_length=32), *LABEL_RULES] | None = Field(
         None, description="Labels of the pod, none of sandbox-operator.dev."
@@ -165,11 +222,15 @@ class Pod(ApiModel):
     annotations: (
         Annotated[dict[str, Annotated[str, Field(max_length=4096)]], Field(max_length=32), *ANNOTATION_RULES]
         | None
-    ) = Field(None, description="Annotations of the pod, none of sandbox-operator.dev.")
+    ) = Field(
+        None,
+        description="Annotations of the pod: none of sandbox-operator.dev, and none that Kubernetes, the "
+        "container runtime or the network plugin act on, but for a few that are harmless.",
+    )
     image_pull_secrets: Annotated[list[ImagePullSecret], Field(max_length=8), list_map("name")] | None = (
         Field(None, description="Registry credentials.")
     )
-    priority_class_name: Annotated[str, Field(min_length=1, max_length=253)] | None = Field(
+    priority_class_name: ObjectName | None = Field(
         None, description="PriorityClass of the pod; the administrator lists those allowed."
     )
 
@@ -205,27 +266,33 @@ class SandboxSpec(ApiModel):
             ),
             ".network.egress",
         ),
+        Rule(
+            "(has(self.command) ? self.command.map(c, bytes(c).size()).sum() : 0)"
+            " + (has(self.args) ? self.args.map(c, bytes(c).size()).sum() : 0)"
+            f" <= {MAX_COMMAND_BYTES}",
+            f"command and args together can have at most {MAX_COMMAND_BYTES} bytes: put a long script into an "
+            "entry and start that",
+            lambda spec: total((*(spec.command or ()), *(spec.args or ()))) <= MAX_COMMAND_BYTES,
+            ".command",
+        ),
         unchanged("manifest.root", f"'{DEFAULT_ROOT}'"),
         unchanged("security.runAsUser"),
         unchanged("security.runAsGroup"),
         unchanged("security.fsGroup"),
     )
 
-    image: Annotated[str, Field(min_length=1, max_length=512, pattern=r"^[A-Za-z0-9]\S*$")] | None = Field(
+    image: Annotated[str, Field(min_length=1, max_length=512, pattern=r"^[A-Za-z0-9][!-~]*$")] | None = Field(
         None, description="Image of the workspace container. Default: a chart value."
     )
     image_pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = Field(
         None, description="When the image is pulled. Default: Kubernetes' own."
     )
-    command: (
-        Annotated[
-            list[Annotated[str, Field(max_length=4096)]], Field(min_length=1, max_length=64), list_atomic()
-        ]
-        | None
-    ) = Field(None, description="A program that the agent starts once the workspace is filled.")
-    args: (
-        Annotated[list[Annotated[str, Field(max_length=4096)]], Field(max_length=64), list_atomic()] | None
-    ) = Field(None, description="Its arguments; needs command.")
+    command: Annotated[list[Argument], Field(min_length=1, max_length=64), list_atomic()] | None = Field(
+        None, description="A program that the agent starts once the workspace is filled."
+    )
+    args: Annotated[list[Argument], Field(max_length=64), list_atomic()] | None = Field(
+        None, description="Its arguments; needs command."
+    )
     manifest: Manifest | None = Field(None, description="Contents of a fresh workspace.")
     workspace: Workspace | None = Field(None, description="The volume that holds the workspace.")
     resources: Resources | None = Field(
