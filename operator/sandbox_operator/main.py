@@ -31,6 +31,7 @@ from sandbox_api.kube.decoding import TolerantDecoder
 from sandbox_api.v1alpha1 import GROUP, VERSION
 
 from sandbox_operator import logs
+from sandbox_operator.engine.loop import PAGE
 from sandbox_operator.process import Operator
 from sandbox_operator.settings import Settings, SettingsError
 
@@ -188,6 +189,16 @@ class Host:
         except Exception:
             # kopf would log it and forget the event; our own list repairs what is lost here.
             logger.exception("an event could not be taken in")
+        finally:
+            _forget(event["object"])
+
+
+def _forget(item: Any) -> None:
+    """Take out of an object what is large: kopf keeps the last event of each for seconds after it was handled."""
+    for part in ("spec", "status"):
+        item.pop(part, None)
+    for part in ("managedFields", "annotations"):
+        item.get("metadata", {}).pop(part, None)
 
 
 def _kopf_settings() -> kopf.OperatorSettings:
@@ -204,7 +215,7 @@ def _kopf_settings() -> kopf.OperatorSettings:
     settings.watching.server_timeout = 300  # an integer: it is put into the request as it is
     settings.watching.client_timeout = 310
     settings.watching.connect_timeout = 10.0
-    settings.watching.chunk_size = 500
+    settings.watching.chunk_size = PAGE
     settings.queueing.exit_timeout = 0.5
     settings.process.ultimate_exiting_timeout = 10.0
     return settings

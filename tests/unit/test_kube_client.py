@@ -216,6 +216,25 @@ async def test_a_list_whose_token_expires_is_read_again_whole() -> None:
     assert script.requests[-1][2] == {}
 
 
+async def test_a_list_is_trimmed_page_by_page() -> None:
+    """Of large objects no more than a page may ever stand in memory whole, also where the token expires."""
+    whole: list[tuple[str, int]] = []
+
+    def page(name: str, token: str = "") -> Any:
+        return ok({"metadata": {"continue": token}, "items": [{"metadata": {"name": name}, "large": name}]})
+
+    def trim(item: dict[str, Any]) -> dict[str, Any]:
+        whole.append((item["large"], len(script.requests)))
+        return {"metadata": item["metadata"]}
+
+    script = Script(page("a", "t"), lambda _: status(410, "Expired"), page("a", "t"), page("b"))
+    async with client_of(script) as api:
+        result = await api.list(PODS, trim=trim, limit=1)
+    assert result.items == [{"metadata": {"name": "a"}}, {"metadata": {"name": "b"}}]
+    assert whole == [("a", 1), ("a", 3), ("b", 4)]  # each before the next page is asked for
+    assert [request[2].get("limit") for request in script.requests] == ["1"] * 4
+
+
 @pytest.mark.parametrize("name", ["", ".", ".."])
 async def test_a_name_cannot_climb_in_the_path(name: str) -> None:
     async with client_of(Script(ok({}))) as api:

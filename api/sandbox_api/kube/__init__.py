@@ -1,6 +1,6 @@
 """The typed way to reach an API server: requests, watches, credentials and errors, on aiohttp alone."""
 
-from .client import Api, KubeClient, ListResult, Object, WatchType
+from .client import Api, KubeClient, ListResult, Object, Trim, WatchType
 from .credentials import (
     Credentials,
     Endpoint,
@@ -76,6 +76,7 @@ __all__ = [
     "ServerTimeout",
     "StaticCredentials",
     "TooManyRequests",
+    "Trim",
     "Unauthorized",
     "Unreachable",
     "WatchType",

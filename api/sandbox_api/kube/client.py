@@ -11,7 +11,7 @@ import logging
 import socket
 import ssl
 import weakref
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, Self
@@ -31,6 +31,8 @@ logger = logging.getLogger(__name__)
 
 #: A Kubernetes object as the API server speaks it.
 Object = dict[str, Any]
+#: Makes an object smaller.
+Trim = Callable[[Object], Object]
 WatchType = Literal["ADDED", "MODIFIED", "DELETED", "BOOKMARK"]
 Validation = Literal["Strict", "Warn", "Ignore"]
 
@@ -80,8 +82,9 @@ class Api(Protocol):
         label_selector: str | None = None,
         field_selector: str | None = None,
         limit: int = 500,
+        trim: Trim | None = None,
     ) -> ListResult:
-        """Read all objects, ``limit`` a page."""
+        """Read all objects, ``limit`` a page; with ``trim``, no more than one page of them stands in memory whole."""
         ...
 
     async def create(
@@ -246,17 +249,19 @@ class KubeClient:
         label_selector: str | None = None,
         field_selector: str | None = None,
         limit: int = 500,
+        trim: Trim | None = None,
     ) -> ListResult:
-        """See :meth:`Api.list`. A list that outlives its continue token is read again, in one page."""
+        """See :meth:`Api.list`. A list that outlives its continue token is read again, in one page if all is kept."""
         params = _params(labelSelector=label_selector, fieldSelector=field_selector, limit=limit)
         try:
-            return await self._pages(resource, namespace, params)
+            return await self._pages(resource, namespace, params, trim)
         except Gone:
-            params.pop("limit", None)
-            return await self._pages(resource, namespace, params)
+            if trim is None:
+                params.pop("limit", None)
+            return await self._pages(resource, namespace, params, trim)
 
     async def _pages(
-        self, resource: Resource, namespace: str | None, params: Mapping[str, str]
+        self, resource: Resource, namespace: str | None, params: Mapping[str, str], trim: Trim | None
     ) -> ListResult:
         items: list[Object] = []
         token = ""
@@ -267,8 +272,10 @@ class KubeClient:
             for item in page.get("items") or []:
                 item.setdefault("apiVersion", resource.api_version)  # lists of built-in kinds leave them out
                 item.setdefault("kind", resource.kind)
-                items.append(item)
+                items.append(trim(item) if trim is not None else item)
             metadata = page.get("metadata") or {}
+            # Else this page would stay until the next one is here.
+            del page
             token = metadata.get("continue") or ""
             if not token:
                 return ListResult(items, metadata.get("resourceVersion") or "")

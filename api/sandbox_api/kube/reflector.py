@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import aclosing
 from typing import Literal
 
-from .client import Api, Object
+from .client import Api, Object, Trim
 from .errors import ApiError, Gone, KubeError, TooManyRequests, Unreachable
 from .jitter import jittered
 from .resources import Resource
@@ -38,6 +38,9 @@ class Reflector:
             only.
         namespace: One namespace, or all.
         label_selector: Objects that stop matching count as deleted.
+        page: Objects that are asked for at once.
+        trim: Applied to the objects of lists before they are told: a list never stands in memory whole. What it
+            keeps must hold the metadata that tells objects and their states apart.
         relist_interval: Seconds between full lists, which find whatever a watch lost.
         watch_seconds: How long one watch lasts at most.
 
@@ -55,6 +58,8 @@ class Reflector:
         namespace: str | None = None,
         label_selector: str | None = None,
         field_selector: str | None = None,
+        page: int = 500,
+        trim: Trim | None = None,
         relist_interval: float = 600.0,
         watch_seconds: float = 290.0,
     ) -> None:
@@ -66,6 +71,8 @@ class Reflector:
         self._namespace = namespace
         self._label_selector = label_selector
         self._field_selector = field_selector
+        self._page = page
+        self._trim = trim
         self._relist_interval = relist_interval
         self._watch_seconds = watch_seconds
         self._known: dict[tuple[str, str], Object] = {}
@@ -100,6 +107,8 @@ class Reflector:
             self._namespace,
             label_selector=self._label_selector,
             field_selector=self._field_selector,
+            limit=self._page,
+            trim=self._trim,
         )
         self.last_contact = time.monotonic()
         present = set()

@@ -27,6 +27,7 @@ from .manifest import (
 from .sandbox import (
     API_VERSION,
     GROUP,
+    MAX_AFFINITY_BYTES,
     VERSION,
     DesiredState,
     Egress,
@@ -45,6 +46,7 @@ from .sandbox import (
     Security,
     Toleration,
     Workspace,
+    json_size,
 )
 from .validation import parse_problems, problems
 
@@ -52,6 +54,7 @@ __all__ = [
     "API_VERSION",
     "DEFAULT_ROOT",
     "GROUP",
+    "MAX_AFFINITY_BYTES",
     "MAX_ENTRIES",
     "MAX_ENTRY_BYTES",
     "MAX_ENVIRONMENT_BYTES",
@@ -93,6 +96,7 @@ __all__ = [
     "Toleration",
     "ValueSource",
     "Workspace",
+    "json_size",
     "parse_problems",
     "problems",
 ]

@@ -70,7 +70,8 @@ def _seconds(text: str) -> int:
     )
 
 
-def _json_size(value: object) -> int:
+def json_size(value: object) -> int:
+    """Characters of a value as compact JSON; more than any bound where it nests too deep."""
     try:
         return len(json.dumps(value, separators=(",", ":")))
     except RecursionError:
@@ -207,7 +208,7 @@ class Pod(ApiModel):
             Rule(
                 "",
                 f"affinity can have at most {MAX_AFFINITY_BYTES} bytes as JSON",
-                lambda affinity: _json_size(affinity) <= MAX_AFFINITY_BYTES,
+                lambda affinity: json_size(affinity) <= MAX_AFFINITY_BYTES,
             ),
         ]
         | None

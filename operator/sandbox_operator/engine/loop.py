@@ -25,6 +25,8 @@ logger = logging.getLogger(__name__)
 Reconcile = Callable[[Key], Awaitable[float | None]]
 #: One reconcile that takes longer has lost an answer somewhere.
 RECONCILE_TIMEOUT = 120.0
+#: Objects of a list that stand in memory whole at once: any of them may have the 1.5 MB that etcd takes.
+PAGE = 25
 #: Seconds within which the feed of the primary kind tells what we wrote.
 FEED_PATIENCE = 5.0
 
@@ -99,6 +101,8 @@ class Loop:
                             self._subscriber(feed.resource),
                             namespace=namespace,
                             label_selector=feed.label_selector,
+                            page=PAGE,
+                            trim=self.store.trims[feed.resource],
                         )
                         self.reflectors.append(reflector)
                         group.create_task(reflector.run(), name=f"feed {feed.resource.plural}")
@@ -155,7 +159,10 @@ class Loop:
         before = set(self.store.keys(self.primary))
         items: list[Object] = []
         for namespace in self.namespaces or (None,):
-            items += (await self.api.list(self.primary, namespace)).items
+            listed = await self.api.list(
+                self.primary, namespace, limit=PAGE, trim=self.store.trims[self.primary]
+            )
+            items += listed.items
         self.store.replace(self.primary, items, before)
 
     async def _prune(self) -> None:

@@ -7,14 +7,13 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from typing import Literal
 
-from sandbox_api.kube import Object, Resource
+from sandbox_api.kube import Object, Resource, Trim
 
 #: Objects that are remembered to be gone.
 _REMEMBERED = 4096
 #: Namespace and name.
 Key = tuple[str, str]
 Change = Literal["new", "changed", "gone"]
-Trim = Callable[[Object], Object]
 #: Told of each change of the store, with the state after it (before it, where the object is gone).
 OnChange = Callable[[Resource, Change, Object], None]
 
@@ -23,13 +22,13 @@ class Store:
     """Objects of some kinds.
 
     Args:
-        trims: The kinds kept, each with what makes an object smaller.
+        trims: The kinds kept, each with what makes an object smaller. Twice is as good as once.
         on_change: Called at each change; it must not block.
     """
 
     def __init__(self, trims: dict[Resource, Trim], on_change: OnChange | None = None) -> None:
         self.on_change: OnChange = on_change or (lambda resource, change, item: None)
-        self._trims = trims
+        self.trims = trims
         self._items: dict[Resource, dict[Key, Object]] = {resource: {} for resource in trims}
         self._owned: dict[Resource, dict[str, set[Key]]] = {resource: {} for resource in trims}
         self._gone: OrderedDict[str, str] = OrderedDict()
@@ -68,7 +67,7 @@ class Store:
         if gone is not None and not _newer_than(item, gone, or_same=read):
             # The answer to a DELETE may come after the event that the object is gone, and has its version.
             return False
-        trimmed = self._trims[resource](item)
+        trimmed = self.trims[resource](item)
         self._unindex(resource, key, known)
         self._items[resource][key] = trimmed
         if owner := controller_uid(trimmed):

@@ -3,12 +3,14 @@
 from collections.abc import Mapping
 from typing import Any
 
-from sandbox_api.kube import CONFIG_MAPS, NETWORK_POLICIES, PODS, SANDBOXES, SERVICES, Object, Resource
-from sandbox_api.v1alpha1 import GROUP
-
-from sandbox_operator.engine.store import Trim
+from sandbox_api.kube import CONFIG_MAPS, NETWORK_POLICIES, PODS, SANDBOXES, SERVICES, Object, Resource, Trim
+from sandbox_api.v1alpha1 import MAX_AFFINITY_BYTES, json_size
 
 from . import names
+from .packed import PackedSpec, packed
+
+#: Stands for an affinity that is not kept; :func:`.validate.parse_spec` says so.
+OVERSIZE = "larger than admitted"
 
 _METADATA = (
     "name",
@@ -18,21 +20,23 @@ _METADATA = (
     "generation",
     "creationTimestamp",
     "deletionTimestamp",
-    "finalizers",
-    "ownerReferences",
 )
+_SANDBOX_ANNOTATIONS = (names.ANNOTATION_AWAITING_SECRET, names.ANNOTATION_UPLOADED)
+#: Longer than any name and any UID.
+_MAX_ANNOTATION = 512
 _POD_ANNOTATIONS = (names.ANNOTATION_SPEC_DIGEST, names.ANNOTATION_GENERATION, names.ANNOTATION_INCARNATION)
 _POD_STATUS = ("phase", "reason", "message")
 _OUR_LABELS = (names.LABEL_MANAGED_BY, names.LABEL_SANDBOX_UID, names.LABEL_EGRESS)
 
 
 def trim_sandbox(item: Object) -> Object:
-    """Metadata, spec and status; of annotations only ours."""
+    """Metadata, spec and status; of annotations only those that clients write for us, of affinity only what is sane."""
     annotations = item["metadata"].get("annotations") or {}
-    ours = {key: value for key, value in annotations.items() if key.startswith(f"{GROUP}/")}
+    ours = {key: annotations[key][:_MAX_ANNOTATION] for key in _SANDBOX_ANNOTATIONS if key in annotations}
+    spec = item.get("spec") or {}
     return {
-        "metadata": _metadata(item, annotations=ours),
-        "spec": item.get("spec") or {},
+        "metadata": _metadata(item, annotations=ours, finalizers=True),
+        "spec": spec if isinstance(spec, PackedSpec) else packed(_with_sane_affinity(spec)),
         "status": item.get("status") or {},
     }
 
@@ -78,9 +82,23 @@ TRIMS: Mapping[Resource, Trim] = {
 }
 
 
-def _metadata(item: Object, annotations: dict[str, str] | None = None) -> dict[str, Any]:
+def _with_sane_affinity(spec: dict[str, Any]) -> dict[str, Any]:
+    """A spec without an affinity that is too large: no schema bounds it, and every Sandbox is kept in memory."""
+    pod = spec.get("pod") or {}
+    if json_size(pod.get("affinity")) <= MAX_AFFINITY_BYTES:
+        return spec
+    return {**spec, "pod": {**pod, "affinity": OVERSIZE}}
+
+
+def _metadata(
+    item: Object, annotations: dict[str, str] | None = None, *, finalizers: bool = False
+) -> dict[str, Any]:
     metadata = item["metadata"]
     kept = {key: metadata[key] for key in _METADATA if key in metadata}
+    if finalizers and "finalizers" in metadata:
+        kept["finalizers"] = metadata["finalizers"]
+    if owners := [owner for owner in metadata.get("ownerReferences") or () if owner.get("controller")]:
+        kept["ownerReferences"] = owners
     labels = metadata.get("labels") or {}
     kept["labels"] = {key: labels[key] for key in _OUR_LABELS if key in labels}
     if annotations:

@@ -5,19 +5,25 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from pydantic import ValidationError
-from sandbox_api.v1alpha1 import Egress, GitRepo, Reason, SandboxSpec
+from sandbox_api.v1alpha1 import MAX_AFFINITY_BYTES, Egress, GitRepo, Reason, SandboxSpec
 
 from sandbox_operator.settings import Settings
 
 from .diagnose import Problem
 from .materialize_plan import git_url
 from .text import listed, one_line
+from .trim import OVERSIZE
 
 _INSECURE_PORTS = {"http": 80, "git": 9418}
 
 
 def parse_spec(raw: Mapping[str, Any]) -> tuple[SandboxSpec | None, Problem | None]:
     """The spec, or why it cannot be taken: for example a field that only a newer operator knows."""
+    if (raw.get("pod") or {}).get("affinity") == OVERSIZE:
+        message = (
+            f"spec.pod.affinity: it has more than {MAX_AFFINITY_BYTES} bytes as JSON; select by fewer terms."
+        )
+        return None, Problem(Reason.INVALID_SPEC, message, False)
     try:
         return SandboxSpec.model_validate(raw), None
     except ValidationError as error:

@@ -8,6 +8,7 @@ from sandbox_api.kube import Object
 from sandbox_operator.durations import parse_time
 
 from . import names
+from .packed import PackedSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,8 @@ class SandboxView:
     @property
     def spec(self) -> dict[str, Any]:
         """The spec as the user wrote it."""
-        return self.raw.get("spec") or {}
+        spec = self.raw.get("spec") or {}
+        return spec.read() if isinstance(spec, PackedSpec) else spec
 
     @property
     def status(self) -> dict[str, Any]:
