@@ -15,6 +15,7 @@ from typing import Self
 
 from .outcome import MaterializeError
 from .reasons import Reason
+from .room import BLOCK, Room
 from .tree import empty_directory
 
 PARENT_MODE = 0o755
@@ -27,8 +28,9 @@ Segments = Sequence[bytes]
 class Workspace:
     """The volume that becomes the workspace."""
 
-    def __init__(self, root: Path):
+    def __init__(self, root: Path, room: Room | None = None):
         self.root = root
+        self.room = room or Room()
         self._fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
     def __enter__(self) -> Self:
@@ -72,7 +74,8 @@ class Workspace:
             descriptor = os.open(name, _NEW_FILE, 0o600, dir_fd=parent)
             try:
                 for chunk in chunks:
-                    size += len(chunk)
+                    before, size = size, size + len(chunk)
+                    self.room.take(self.room.blocks(size) - self.room.blocks(before))
                     _write_all(descriptor, chunk)
                 os.fchmod(descriptor, mode)
             finally:
@@ -116,7 +119,9 @@ class Workspace:
         current = os.dup(self._fd)
         try:
             for level, name in enumerate(segments, 1):
-                following = _enter(current, segments[:level], name)
+                following, made = _enter(current, segments[:level], name)
+                if made:
+                    self.room.take(BLOCK)
                 os.close(current)
                 current = following
             yield current
@@ -130,7 +135,8 @@ def read_chunks(descriptor: int, size: int = 1024 * 1024) -> Iterator[bytes]:
         yield chunk
 
 
-def _enter(parent: int, segments: Segments, name: bytes) -> int:
+def _enter(parent: int, segments: Segments, name: bytes) -> tuple[int, bool]:
+    """An open directory, and whether it was made."""
     made = False
     try:
         os.mkdir(name, PARENT_MODE, dir_fd=parent)
@@ -146,7 +152,7 @@ def _enter(parent: int, segments: Segments, name: bytes) -> int:
         raise
     if made:  # a volume's root may hand its setgid bit down
         os.fchmod(directory, PARENT_MODE)
-    return directory
+    return directory, made
 
 
 @contextmanager

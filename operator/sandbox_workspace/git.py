@@ -20,12 +20,15 @@ from .outcome import MaterializeError, failure_of, log
 from .plan import GitPolicy, GitRepository
 from .reach import check_reachable
 from .reasons import Reason
+from .room import Room
 from .tree import measure, remove_tree
 
 _COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _SHORT_COMMIT = re.compile(r"[0-9a-f]{7,39}")
 #: Servers of protocol version 0 and of some makers give a commit only as part of a branch or tag.
 _NEEDS_HISTORY = re.compile(r"unadvertised object|want \S+ not valid", re.IGNORECASE)
+#: One file of the repository alone is larger than the room that is left.
+_TOO_LARGE = re.compile(r"file too large", re.IGNORECASE)
 _WANTED = "refs/sandbox/wanted"
 _CLONE = ("clone", "--quiet", "--depth=1", "--single-branch", "--no-tags", "--template=")
 
@@ -40,6 +43,7 @@ class _Git:
     access: Access
     timeout_seconds: int
     deadline: float
+    room: Room
 
     @property
     def repository(self) -> Path:
@@ -47,8 +51,13 @@ class _Git:
 
     def try_run(self, *arguments: str, cwd: Path | None = None) -> process.Finished:
         try:
-            return process.run(
-                ["git", *arguments], cwd=cwd or self.repository, env=self.env, deadline=self.deadline
+            finished = process.run(
+                ["git", *arguments],
+                cwd=cwd or self.repository,
+                env=self.env,
+                deadline=self.deadline,
+                largest_file=self.room.left,
+                watch=lambda: self.room.watch(self.scratch),
             )
         except process.ChildTimeoutError:
             raise MaterializeError(
@@ -56,6 +65,9 @@ class _Git:
                 f"The repository was not complete after {self.timeout_seconds} seconds.",
                 retryable=True,
             ) from None
+        if finished.code and self.room.limit is not None and _TOO_LARGE.search(finished.err):
+            raise self.room.full()
+        return finished
 
     def run(self, *arguments: str, cwd: Path | None = None) -> str:
         finished = self.try_run(*arguments, cwd=cwd)
@@ -94,10 +106,12 @@ def place_repository(
             access,
             policy.timeout_seconds,
             deadline,
+            workspace.room,
         )
         commit = _get(git, entry)
         below = ("repository", *(entry.subpath.split("/") if entry.subpath else ()))
         size = measure(scratch.joinpath(*below))
+        workspace.room.take(size.taken)
         try:
             workspace.move_in(scratch, [name.encode() for name in below], entry.segments)
         except (FileNotFoundError, NotADirectoryError):
@@ -107,7 +121,7 @@ def place_repository(
     finally:
         remove_tree(scratch)
     log(f"Cloned {commit} in {time.monotonic() - started:.1f} s", entry=entry.path)
-    return size
+    return size.content
 
 
 def _get(git: _Git, entry: GitRepository) -> str:

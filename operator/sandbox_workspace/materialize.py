@@ -12,6 +12,7 @@ from .marker import Marker, State, read_marker, write_marker
 from .outcome import MaterializeError, Receipt, failure_of, log
 from .plan import AwaitedFile, Directory, Entry, GitPolicy, GitRepository, InlineFile, Plan, SourceFile
 from .reasons import Reason
+from .room import Room
 from .tree import remove_tree
 
 _PRIVATE_PREFIX = ".private-"
@@ -38,7 +39,7 @@ def materialize(plan: Plan, pod_uid: str, places: Places) -> Receipt:
     marker = read_marker(places.agent_dir)
     if marker is not None and marker.state is State.DONE and marker.receipt and marker.pod_uid == pod_uid:
         return _check(marker, plan, places)
-    with Workspace(places.workspace) as workspace:
+    with Workspace(places.workspace, Room(plan.workspace_bytes)) as workspace:
         if marker is not None and marker.state is State.STARTED:
             log("An earlier try did not end; the workspace is emptied and filled anew")
             workspace.empty()

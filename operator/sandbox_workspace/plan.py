@@ -97,6 +97,7 @@ class Plan:
     digest: str
     entries: tuple[Entry, ...]
     git: GitPolicy
+    workspace_bytes: int | None = None
 
 
 def parse_plan(text: str | bytes) -> Plan:
@@ -119,8 +120,11 @@ def parse_plan(text: str | bytes) -> Plan:
         raise _invalid("The plan's digest is malformed.")
     entries = _parse_entries(fields.take("entries", list))
     policy = _parse_policy(fields.take_optional("git", dict))
+    workspace_bytes = fields.take_optional("workspaceBytes", int)
+    if workspace_bytes is not None and workspace_bytes <= 0:
+        raise _invalid("The plan's workspaceBytes is not a number of bytes.")
     fields.end()
-    return Plan(digest, entries, policy)
+    return Plan(digest, entries, policy, workspace_bytes)
 
 
 def _parse_policy(document: dict[str, Any] | None) -> GitPolicy:

@@ -2,11 +2,12 @@
 
 import contextlib
 import os
+import resource
 import selectors
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,35 +29,94 @@ class Finished:
     err: str
 
 
-def run(arguments: Sequence[str], *, cwd: Path, env: Mapping[str, str], deadline: float) -> Finished:
+@dataclass(slots=True)
+class _Clock:
+    """When something is to be done next: at the deadline to give up, before it to look."""
+
+    deadline: float
+    watch: Callable[[], float] | None
+    look_at: float = 0.0
+
+    def tick(self) -> float:
+        """Do what is due; returns the seconds until something is again."""
+        now = time.monotonic()
+        if now >= self.deadline:
+            raise ChildTimeoutError
+        if self.watch is None:
+            return self.deadline - now
+        if now >= self.look_at:
+            pause = self.watch()
+            now = time.monotonic()
+            self.look_at = now + pause
+        return max(0.0, min(self.deadline, self.look_at) - now)
+
+
+def run(
+    arguments: Sequence[str],
+    *,
+    cwd: Path,
+    env: Mapping[str, str],
+    deadline: float,
+    largest_file: int | None = None,
+    watch: Callable[[], float] | None = None,
+) -> Finished:
     """Run a child in a session of its own until the deadline (of time.monotonic).
 
-    However the call ends, by an exception from a signal too, the whole session is killed.
+    However the call ends, by an exception from a signal or from `watch` too, the whole session is killed.
+
+    Args:
+        arguments: The program and its arguments.
+        cwd: Where it runs.
+        env: Its whole environment.
+        deadline: When it is killed.
+        largest_file: Bytes that a file can have which it writes.
+        watch: Called now and then; returns the seconds until it wants to be called again.
 
     Raises:
         ChildTimeoutError: it did not end in time.
     """
-    process = subprocess.Popen(
-        arguments,
-        cwd=cwd,
-        env=env,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-    )
+    with _file_size_limit(largest_file):
+        process = subprocess.Popen(
+            arguments,
+            cwd=cwd,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+            # Ignored, as Python itself has it, the signal becomes an error that the child tells of.
+            restore_signals=largest_file is None,
+        )
+    clock = _Clock(deadline, watch)
     try:
-        out, err = _collect(process, deadline)
-        try:
-            code = process.wait(max(0.0, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            raise ChildTimeoutError from None
+        out, err = _collect(process, clock)
+        while True:
+            try:
+                code = process.wait(clock.tick())
+                break
+            except subprocess.TimeoutExpired:
+                continue
         return Finished(code, out.decode(errors="replace"), err.decode(errors="replace"))
     finally:
         _end(process)
 
 
-def _collect(process: subprocess.Popen[bytes], deadline: float) -> tuple[bytearray, bytearray]:
+@contextlib.contextmanager
+def _file_size_limit(size: int | None) -> Iterator[None]:
+    """Let children that are started meanwhile write no larger file."""
+    if size is None:
+        yield
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ceilings = [limit for limit in (size, soft, hard) if limit != resource.RLIM_INFINITY]
+    resource.setrlimit(resource.RLIMIT_FSIZE, (min(ceilings), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def _collect(process: subprocess.Popen[bytes], clock: _Clock) -> tuple[bytearray, bytearray]:
     out, err = bytearray(), bytearray()
     if process.stdout is None or process.stderr is None:
         raise RuntimeError("the child has no pipes")
@@ -64,10 +124,7 @@ def _collect(process: subprocess.Popen[bytes], deadline: float) -> tuple[bytearr
         selector.register(process.stdout, selectors.EVENT_READ, out)
         selector.register(process.stderr, selectors.EVENT_READ, err)
         while selector.get_map():
-            remaining = deadline - time.monotonic()
-            if remaining <= 0:
-                raise ChildTimeoutError
-            for key, _ in selector.select(remaining):
+            for key, _ in selector.select(clock.tick()):
                 chunk = os.read(key.fd, _CHUNK)
                 if not chunk:
                     selector.unregister(key.fileobj)

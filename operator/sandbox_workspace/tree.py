@@ -5,6 +5,9 @@ than a process may hold files open.
 """
 
 import os
+import stat
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -49,21 +52,35 @@ def empty_directory(top: int) -> None:
         os.close(current)
 
 
-def measure(top: Path) -> int:
-    """Bytes of the regular files beneath a directory."""
-    total = 0
+@dataclass(slots=True)
+class Size:
+    """Size of a tree.
+
+    Attributes:
+        content: Bytes of its regular files.
+        taken: Bytes that all of it takes on its file system.
+    """
+
+    content: int = 0
+    taken: int = 0
+
+
+def measure(top: Path) -> Size:
+    """Look how large a tree is, also while somebody writes it."""
+    found = Size()
     waiting = [os.fspath(top)]
     while waiting:
-        try:
-            with os.scandir(waiting.pop()) as entries:
-                for entry in entries:
-                    if entry.is_dir(follow_symlinks=False):
+        # A path longer than the kernel takes, or one that is gone by now: what can be seen is what counts.
+        with suppress(OSError), os.scandir(waiting.pop()) as entries:
+            for entry in entries:
+                with suppress(OSError):
+                    status = entry.stat(follow_symlinks=False)
+                    found.taken += status.st_blocks * 512
+                    if stat.S_ISDIR(status.st_mode):
                         waiting.append(entry.path)
-                    elif entry.is_file(follow_symlinks=False):
-                        total += entry.stat(follow_symlinks=False).st_size
-        except OSError:  # a path longer than the kernel takes: the figure is for people
-            continue
-    return total
+                    elif stat.S_ISREG(status.st_mode):
+                        found.content += status.st_size
+    return found
 
 
 def _remove_files(directory: int) -> list[str]:

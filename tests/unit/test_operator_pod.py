@@ -353,3 +353,14 @@ def test_the_order_of_keys_changes_nothing() -> None:
     one = {"resources": {"limits": {"a": "1", "b": "2"}}}
     other = {"resources": {"limits": {"b": "2", "a": "1"}}}
     assert changed_fields(digest_of(one), other) == []
+
+
+@pytest.mark.parametrize(
+    ("spec", "size"),
+    [({}, 10 * 2**30), ({"workspace": {"emptyDir": {"sizeLimit": "1.5Mi"}}}, 1536 * 1024)],
+)
+def test_the_plan_knows_how_large_the_volume_may_become(spec: dict[str, Any], size: int) -> None:
+    pod, _ = render(spec)
+    plan = json.loads(pod["metadata"]["annotations"]["sandbox-operator.dev/manifest"])
+    assert plan["workspaceBytes"] == size
+    assert parse_plan(json.dumps(plan)).workspace_bytes == size

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sandbox_api.v1alpha1 import Entry, GitRepo, Manifest, ValueSource
+from sandbox_api.v1alpha1.quantity import amount
 
 VERSION = 1
 #: Larger plans travel in a ConfigMap: annotations of an object have 256 KiB in all, an environment variable
@@ -72,9 +73,20 @@ class _Sources:
 
 
 def materialize_plan(
-    manifest: Manifest | None, *, insecure_hosts: tuple[str, ...] = (), git_timeout: float = 300.0
+    manifest: Manifest | None,
+    *,
+    insecure_hosts: tuple[str, ...] = (),
+    git_timeout: float = 300.0,
+    workspace_size: str | None = None,
 ) -> MaterializePlan:
-    """Make the plan of a manifest that has passed validation."""
+    """Make the plan of a manifest that has passed validation.
+
+    Args:
+        manifest: The manifest.
+        insecure_hosts: Hosts that git may reach without TLS.
+        git_timeout: Seconds that a repository may take.
+        workspace_size: What the volume may hold, as a quantity.
+    """
     sources = _Sources()
     entries: list[dict[str, Any]] = []
     has_git = False
@@ -83,6 +95,8 @@ def materialize_plan(
         has_git = has_git or entry.git_repo is not None
     digest = hashlib.blake2b(_canonical(entries).encode("utf-8", "replace"), digest_size=32).hexdigest()
     plan: dict[str, Any] = {"version": VERSION, "digest": digest, "entries": entries}
+    if workspace_size is not None:
+        plan["workspaceBytes"] = int(amount(workspace_size))
     if has_git:
         plan["git"] = {"insecureHosts": list(insecure_hosts), "timeoutSeconds": int(git_timeout)}
     return MaterializePlan(json.dumps(plan, ensure_ascii=False, separators=(",", ":")), digest, sources.all())

@@ -32,7 +32,10 @@ def render_pod(
     """The pod of an incarnation, and the ConfigMap that it needs if its plan is large."""
     name = names.pod_name(view.name, view.uid, incarnation)
     plan = materialize_plan(
-        spec.manifest, insecure_hosts=settings.insecure_git_hosts, git_timeout=settings.git_timeout
+        spec.manifest,
+        insecure_hosts=settings.insecure_git_hosts,
+        git_timeout=settings.git_timeout,
+        workspace_size=_workspace_size(spec, settings),
     )
     metadata = _metadata(view, spec, settings, name, incarnation)
     config_map = None
@@ -246,8 +249,7 @@ def _literal(text: str) -> str:
 def _volumes(
     spec: SandboxSpec, settings: Settings, plan: MaterializePlan, root: str, name: str
 ) -> list[dict[str, Any]]:
-    empty_dir = spec.workspace and spec.workspace.empty_dir
-    size = (empty_dir and empty_dir.size_limit) or settings.default_workspace_size_limit
+    size = _workspace_size(spec, settings)
     volumes: list[dict[str, Any]] = [
         {"name": "workspace", "emptyDir": {"sizeLimit": size}},
         {"name": "agent", "emptyDir": {"sizeLimit": _AGENT_SIZE}},
@@ -261,6 +263,11 @@ def _volumes(
     if not plan.fits_annotation:
         volumes.append({"name": "plan", "configMap": {"name": name, "defaultMode": 0o444}})
     return volumes
+
+
+def _workspace_size(spec: SandboxSpec, settings: Settings) -> str:
+    empty_dir = spec.workspace and spec.workspace.empty_dir
+    return (empty_dir and empty_dir.size_limit) or settings.default_workspace_size_limit
 
 
 def _projected(plan: MaterializePlan) -> dict[str, Any]:
