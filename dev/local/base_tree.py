@@ -17,7 +17,7 @@ from dev.local.locations import cache
 from dev.local.progress import run_long
 from dev.local.tool_error import ToolError
 
-PACKAGES = ("python3", "python3-pytest", "git", "ca-certificates", "openssh-client")
+PACKAGES = ("python3", "python3-pytest", "git", "ca-certificates", "openssh-client", "libnss-wrapper")
 # What minimal images leave out too: lists and archives of apt, documentation, translations, logs.
 _NOT_NEEDED = (
     "var/cache/apt",

@@ -7,6 +7,7 @@ of messages.
 
 import base64
 import os
+import pwd
 import shlex
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +27,8 @@ _SYSTEM_AUTHORITIES = (
     "/etc/pki/tls/certs/ca-bundle.crt",
     "/etc/ssl/cert.pem",
 )
+#: Of Debian's libnss-wrapper: answers look-ups of users from a file that a variable names.
+_NAMES_LIBRARY = "libnss_wrapper.so"
 _SSH_OPTIONS = {
     "BatchMode": "yes",
     "StrictHostKeyChecking": "yes",
@@ -130,12 +133,32 @@ def _ssh_access(url: GitUrl, directory: Path, keys: frozenset[str], private: Pat
     if url.user is None:
         user = _single_line(directory / "username") if "username" in keys else DEFAULT_SSH_USER
         options["User"] = user
-    arguments = ["ssh", "-F", "/dev/null"]
+    arguments = [*_name_for_user(private), "ssh", "-F", "/dev/null"]
     for name, value in options.items():
         arguments += ["-o", f"{name}={value}"]
     env = {"GIT_SSH_COMMAND": shlex.join(arguments), "GIT_SSH_VARIANT": "ssh"}
     secrets = frozenset(line for line in text.splitlines() if len(line) > 16 and "-----" not in line)
     return Access([], env, secrets, given=True)
+
+
+def _name_for_user(private: Path) -> list[str]:
+    """What goes before ssh where the pod's user has no name: ssh runs for nobody without one.
+
+    Where the image has no such library, the loader says so and ssh refuses as before.
+    """
+    user = os.geteuid()
+    try:
+        pwd.getpwuid(user)
+    except KeyError:
+        names = private / "passwd"
+        names.write_text(f"sandbox:x:{user}:{os.getegid()}::{private}:/usr/sbin/nologin\n")
+        return [
+            "env",
+            f"LD_PRELOAD={_NAMES_LIBRARY}",
+            f"NSS_WRAPPER_PASSWD={names}",
+            "NSS_WRAPPER_GROUP=/etc/group",
+        ]
+    return []
 
 
 def _join_authorities(ca: Path, private: Path) -> Path:

@@ -62,7 +62,8 @@ _RULES = (
     _rule(
         r"no user exists for uid",
         Reason.GIT_REFUSED,
-        "ssh needs a user name for the pod's user id, which the workspace image does not have; use https.",
+        "ssh needs a user name for the pod's user id, and the workspace image has neither one nor libnss-wrapper, "
+        "which would give it; use https.",
     ),
     _rule(
         r"could not read username|could not read password",

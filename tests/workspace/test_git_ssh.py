@@ -159,3 +159,44 @@ def test_the_real_ssh_understands_every_option(tmp_path: Path) -> None:
     for line in ("stricthostkeychecking true", "identitiesonly yes", "user git", "batchmode yes"):
         assert line in effective
     assert "c2VjcmV0" not in repr(access)
+
+
+def test_a_user_without_a_name_gets_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 54321)
+    (tmp_path / "secret").mkdir()
+    (tmp_path / "secret/ssh-privatekey").write_text(KEY)
+    (tmp_path / "secret/known_hosts").write_text("")
+    access = prepare_access(
+        parse_git_url("ssh://host.example/x", frozenset()), tmp_path / "secret", None, tmp_path
+    )
+    command = shlex.split(access.env["GIT_SSH_COMMAND"])
+    assert command[:5] == [
+        "env",
+        "LD_PRELOAD=libnss_wrapper.so",
+        f"NSS_WRAPPER_PASSWD={tmp_path / 'passwd'}",
+        "NSS_WRAPPER_GROUP=/etc/group",
+        "ssh",
+    ]
+    assert (tmp_path / "passwd").read_text().startswith("sandbox:x:54321:")
+
+
+@pytest.mark.skipif(shutil.which("ssh") is None, reason="needs an ssh client")
+def test_the_real_ssh_runs_for_a_user_without_a_name(user_container: Container) -> None:
+    if not list(Path("/usr/lib").glob("*/libnss_wrapper.so")):
+        pytest.skip("needs libnss-wrapper")
+    user_container.mount("git-0", **{"ssh-privatekey": KEY, "known_hosts": "127.0.0.1 ssh-ed25519 AAAA\n"})
+    with silent_host() as port:
+        run = user_container.run(
+            {
+                **plan_of(
+                    {
+                        "path": "repo",
+                        "kind": "git",
+                        "url": f"ssh://127.0.0.1:{port}/x",
+                        "credentials": "git-0",
+                    }
+                ),
+                "git": {"timeoutSeconds": 2},
+            }
+        )
+    assert run.message["reason"] == "GitTimeout", run.message
