@@ -5,9 +5,12 @@ Helm comes as a Python package that bundles it, so that no helm program has to b
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -56,10 +59,24 @@ def install(target: choice.Cluster, images: dict[str, str]) -> None:
                 state = None
             action = config.install if state is None else config.upgrade
             options: dict[str, Any] = {"create_namespace": True} if state is None else {"max_history": 3}
-            action(str(CHART), RELEASE, wanted, timeout=TIMEOUT, wait="watcher", **options)
+            with _without_warnings():
+                action(str(CHART), RELEASE, wanted, timeout=TIMEOUT, wait="watcher", **options)
         except helm.HelmError as error:
             raise ToolError(f"{_why(target.kubeconfig)}\nInstalling the operator failed: {error}") from None
     say(f"The operator is installed in the namespace {NAMESPACE}.")
+
+
+@contextlib.contextmanager
+def _without_warnings() -> Iterator[None]:
+    """Helm's library writes the API server's warnings to stderr, past Python. The tests of the chart heed them."""
+    stderr = os.dup(2)
+    try:
+        with Path(os.devnull).open("wb") as nowhere:
+            os.dup2(nowhere.fileno(), 2)
+        yield
+    finally:
+        os.dup2(stderr, 2)
+        os.close(stderr)
 
 
 def _release_state(config: helm.Config) -> str | None:

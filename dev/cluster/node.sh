@@ -79,6 +79,7 @@ fi
 
 PATH=$RUNTIME:$PATH "$RUNTIME/containerd" -c "$STATE/conf/containerd.toml" > "$logs/containerd.log" 2>&1 &
 
+# The last two flags of the API server: what 1.36 serves without being asked.
 etcd=http://$NODE_IP:2379
 start etcd --data-dir "$STATE/etcd" --listen-client-urls "$etcd" --advertise-client-urls "$etcd" \
   --listen-peer-urls "http://$NODE_IP:2380" --initial-advertise-peer-urls "http://$NODE_IP:2380" \
@@ -95,7 +96,8 @@ start kube-apiserver --etcd-servers "$etcd" --bind-address "$NODE_IP" --advertis
   --requestheader-client-ca-file "$pki/ca.crt" --requestheader-allowed-names aggregator \
   --requestheader-username-headers X-Remote-User --requestheader-group-headers X-Remote-Group \
   --requestheader-extra-headers-prefix X-Remote-Extra- \
-  --proxy-client-cert-file "$pki/aggregator.crt" --proxy-client-key-file "$pki/aggregator.key"
+  --proxy-client-cert-file "$pki/aggregator.crt" --proxy-client-key-file "$pki/aggregator.key" \
+  --feature-gates MutatingAdmissionPolicy=true --runtime-config admissionregistration.k8s.io/v1beta1=true
 
 kubectl() { timeout 90 "$KUBE/kube" kubectl --kubeconfig "$pki/admin.conf" "$@"; }
 api_ready() { kubectl get --raw /readyz --request-timeout 2s > /dev/null 2>&1; }

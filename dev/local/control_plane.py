@@ -131,6 +131,9 @@ class ControlPlane:
             "--authorization-mode=RBAC",
             "--disable-admission-plugins=ServiceAccount",
             "--allow-privileged",
+            # What 1.36 serves without being asked.
+            "--feature-gates=MutatingAdmissionPolicy=true",
+            "--runtime-config=admissionregistration.k8s.io/v1beta1=true",
         )
         server = f"https://127.0.0.1:{secure}"
         self._wait_until_ready(server)

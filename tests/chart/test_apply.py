@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,6 +25,16 @@ SANDBOX = {
     "metadata": {"name": "left-behind", "finalizers": ["sandbox-operator.dev/cleanup"]},
     "spec": {"manifest": {"entries": {"a.md": {"file": {"content": "a"}}}}},
 }
+
+
+CLUSTER_WIDE = (
+    "clusterroles",
+    "clusterrolebindings",
+    "validatingadmissionpolicies",
+    "validatingadmissionpolicybindings",
+    "mutatingadmissionpolicies",
+    "mutatingadmissionpolicybindings",
+)
 
 
 @pytest.mark.parametrize("values", VALUE_SETS.values(), ids=VALUE_SETS)
@@ -69,14 +81,44 @@ def test_install_upgrade_uninstall(api_server: Cluster, helm: helm_python.Config
         *("-o", "name", "-l", "app.kubernetes.io/part-of=sandbox-operator"),
     )
     left += api_server.must(
-        *(
-            "get",
-            "clusterroles,clusterrolebindings,validatingadmissionpolicies,validatingadmissionpolicybindings",
-        ),
+        "get",
+        ",".join(CLUSTER_WIDE),
         *("-o", "name", "-l", "app.kubernetes.io/part-of=sandbox-operator"),
     )
     assert left == ""
     assert ours <= crds(api_server), "crds.keep is the default"
+
+
+def finalizers(server: Cluster, namespace: str, *given: str) -> list[str]:
+    """Those of a Sandbox that was created with some, as the API server stored it."""
+    body = yaml.safe_dump({**SANDBOX, "metadata": {"name": "left-behind", "finalizers": list(given)}})
+    end = time.monotonic() + 30
+    while "There can be a delay" in server.kubectl("-n", namespace, "create", "-f", "-", stdin=body).stderr:
+        assert time.monotonic() < end, "the API server does not serve its new kind"
+    stored = json.loads(server.must("-n", namespace, "get", KIND, "left-behind", "-o", "json"))
+    release = ("--type=merge", '-p={"metadata":{"finalizers":null}}')
+    server.must("-n", namespace, "patch", KIND, "left-behind", *release)
+    server.must("-n", namespace, "delete", KIND, "left-behind")
+    found: list[str] = stored["metadata"].get("finalizers") or []
+    return found
+
+
+def test_a_sandbox_is_created_with_the_finalizer_where_the_operator_serves_and_only_while_it_is_installed(
+    api_server: Cluster, helm: helm_python.Config
+) -> None:
+    ours = "sandbox-operator.dev/cleanup"
+    helm.install(CHART, RELEASE, {"watchNamespaces": ["team-a"]})
+    api_server.must("wait", "--for=condition=Established", f"crd/{KIND}")
+    end = time.monotonic() + 30
+    while finalizers(api_server, "team-a") != [ours]:  # the API server reads policies by a watch
+        assert time.monotonic() < end, "the policy is not in force"
+    assert finalizers(api_server, "team-a", "example.com/theirs") == ["example.com/theirs", ours]
+    assert finalizers(api_server, "team-a", ours) == [ours]
+    assert finalizers(api_server, "team-b") == []
+    helm.upgrade(CHART, RELEASE, {"finalizerPolicy": {"enabled": False}})
+    while finalizers(api_server, "team-a") == [ours]:
+        assert time.monotonic() < end, "the policy is still in force"
+    helm.uninstall(RELEASE)
 
 
 def test_sandboxes_outlive_the_release_and_can_be_released(

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from sandbox_api.kube import NETWORK_POLICIES, PODS, SANDBOXES, SERVICES, NotFound
+from sandbox_operator.sandbox.names import FINALIZER
 
 from .toy import Cluster, WatchedApi, container, init_failed_status, running_status
 
@@ -19,8 +20,8 @@ async def test_a_sandbox_becomes_ready_and_goes_with_few_writes(cluster: Cluster
         status = await cluster.ready()
         assert api.counted() == [
             ("PATCH", "sandboxes"),
-            ("PATCH", "sandboxes/status"),
             ("POST", "pods"),
+            ("PATCH", "sandboxes/status"),
             ("PATCH", "sandboxes/status"),
         ]
         assert status["incarnation"] == 1
@@ -36,6 +37,23 @@ async def test_a_sandbox_becomes_ready_and_goes_with_few_writes(cluster: Cluster
         assert [p["metadata"]["name"] for p in await cluster.pods()] == [
             (await cluster.status("first"))["podName"]
         ]
+
+
+async def test_a_sandbox_that_is_created_with_our_finalizer_costs_one_write_less(cluster: Cluster) -> None:
+    api = WatchedApi(cluster.api)
+    async with cluster.operator(api), cluster.kubelet():
+        await cluster.create("first")  # makes the shared policies
+        await cluster.ready("first")
+        api.writes.clear()
+        await cluster.create(finalizers=[FINALIZER])
+        await cluster.ready()
+        assert api.counted() == [
+            ("POST", "pods"),
+            ("PATCH", "sandboxes/status"),
+            ("PATCH", "sandboxes/status"),
+        ]
+        await cluster.delete()
+        await cluster.until(cluster.gone, "the sandbox to go")
 
 
 async def test_a_burst_costs_no_more_writes_each(cluster: Cluster) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -111,9 +111,14 @@ class Cluster:
         self.namespace = namespace
 
     async def create(
-        self, name: str = "box", annotations: dict[str, str] | None = None, **spec: Any
+        self,
+        name: str = "box",
+        annotations: dict[str, str] | None = None,
+        finalizers: Sequence[str] = (),
+        **spec: Any,
     ) -> Object:
-        body = {"metadata": {"name": name, "annotations": annotations or {}}, "spec": {"image": "i", **spec}}
+        metadata = {"name": name, "annotations": annotations or {}, "finalizers": list(finalizers)}
+        body = {"metadata": metadata, "spec": {"image": "i", **spec}}
         return await self.api.create(SANDBOXES, body, self.namespace, field_manager="test")
 
     async def sandbox(self, name: str = "box") -> Object:

@@ -8,7 +8,7 @@ from sandbox_api.v1alpha1 import Reason
 from sandbox_operator.durations import format_time
 from sandbox_operator.sandbox.diagnose import Problem
 from sandbox_operator.sandbox.memory import Memory
-from sandbox_operator.sandbox.names import FINALIZER, pod_name
+from sandbox_operator.sandbox.names import ANNOTATION_GENERATION, FINALIZER, pod_name
 from sandbox_operator.sandbox.plan import plan
 from sandbox_operator.sandbox.steps import (
     CreatePod,
@@ -52,8 +52,10 @@ def decide(box: dict[str, Any], *pods: dict[str, Any], now: float = NOW + 1, **m
 
 
 def settled(box: dict[str, Any], *pods: dict[str, Any], now: float = NOW + 1) -> dict[str, Any]:
-    """The sandbox once the decision's status is written."""
+    """The sandbox once the decision's status is written, which for a new one speaks of the pod that was made."""
     decision = decide(box, *pods, now=now)
+    if decision.look_again:
+        decision = decide(box, pod(spec=box["spec"]), now=now)
     assert decision.status is not None
     return {**box, "status": decision.status}
 
@@ -66,30 +68,85 @@ def failed_init(reason: str, *, retryable: bool) -> dict[str, Any]:
 # -- the start
 
 
-def test_a_new_sandbox_gets_finalizer_status_fences_and_pod_in_this_order() -> None:
+def test_a_new_sandbox_gets_finalizer_fences_and_pod_in_this_order_and_then_the_status_of_that_pod() -> None:
     decision = decide(sandbox(), fenced=False)
     assert decision.guard
-    assert decision.status is not None
-    assert decision.status["incarnation"] == 1
-    assert decision.status["podName"] == pod_name("box", UID, 1)
+    assert decision.status is None
     assert kinds(decision) == [Ensure, Ensure, CreatePod]
+    assert decision.look_again
+    decision = decide(sandbox(**GUARDED), pod())
+    assert not decision.look_again
+    assert decision.status is not None
+    first = {"incarnation": 1, "podName": pod_name("box", UID, 1), "podUID": POD_UID, "podGeneration": 1}
+    assert decision.status | first == decision.status
+    assert conditions(decision.status)["Ready"] == ("False", "Starting")
+
+
+def test_a_later_incarnation_is_in_the_status_before_its_pod_is_posted() -> None:
+    box = settled(sandbox(**GUARDED))
+    decision = decide(box, pod(pod_status(phase="Failed", reason="Evicted")))
+    assert decision.status is not None
+    assert decision.status["incarnation"] == 2
+    assert "podUID" not in decision.status
+    assert kinds(decision)[-1] is CreatePod
+    assert not decision.look_again
+
+
+def test_the_first_pod_is_told_from_its_generation_though_the_spec_has_changed_before_the_status() -> None:
+    decision = decide(sandbox({"image": "b"}, generation=2, **GUARDED), pod(running(), spec={"image": "a"}))
+    assert decision.status is not None
+    assert decision.status["podGeneration"] == 1
+    assert decision.status["observedGeneration"] == 2
+    assert conditions(decision.status)["UpToDate"] == ("False", "RestartRequired")
+
+
+@pytest.mark.parametrize("generation", ["", "one", "-1", "²"])
+def test_a_generation_on_the_pod_that_is_none_is_not_believed(generation: str) -> None:
+    first = pod(running())
+    first["metadata"]["annotations"] |= {ANNOTATION_GENERATION: generation}
+    decision = decide(sandbox(generation=3, **GUARDED), first)
+    assert decision.status is not None
+    assert decision.status["podGeneration"] == 3
+
+
+def test_the_first_pod_that_was_lost_before_the_status_spoke_of_it_is_made_again() -> None:
+    decision = decide(sandbox(**GUARDED), memory=Memory())
+    [step] = decision.steps
+    assert isinstance(step, CreatePod)
+    assert step.body["metadata"]["name"] == pod_name("box", UID, 1)
+
+
+def test_the_first_pod_that_ends_before_the_status_spoke_of_it_is_followed_by_the_second() -> None:
+    decision = decide(sandbox(**GUARDED), pod(running(), deletionTimestamp=format_time(NOW)))
+    assert decision.status is not None
+    assert decision.status["incarnation"] == 2
+    [step] = [step for step in decision.steps if not isinstance(step, Tell)]
+    assert isinstance(step, CreatePod)
+    assert step.body["metadata"]["name"] == pod_name("box", UID, 2)
+
+
+def test_a_first_pod_that_fails_before_the_status_spoke_of_it_is_not_tried_again() -> None:
+    decision = decide(sandbox(**GUARDED), pod(failed_init("GitRefNotFound", retryable=False)))
+    assert decision.status is not None
+    assert conditions(decision.status)["Stalled"] == ("True", "GitRefNotFound")
+    box = sandbox(status=decision.status, **GUARDED)
+    assert decide(box) == Decision(again=None)
 
 
 def test_ports_are_published_before_the_pod_exists() -> None:
-    decision = decide(sandbox({"ports": [80]}))
-    assert kinds(decision) == [Ensure, Ensure, CreatePod]
-    assert decision.status is not None
-    assert decision.status["serviceName"]
+    box = sandbox({"ports": [80]}, **GUARDED)
+    assert kinds(decide(box)) == [Ensure, Ensure, CreatePod]
+    assert settled(box)["status"]["serviceName"]
 
 
 def test_an_incarnation_in_status_whose_pod_was_never_posted_is_posted_and_not_counted_again() -> None:
-    box = settled(sandbox(**GUARDED))
+    box = settled(sandbox(status={"incarnation": 2}, **GUARDED))
     decision = decide(box)
     assert decision.status is None
     assert not decision.guard
     [step] = decision.steps
     assert isinstance(step, CreatePod)
-    assert step.body["metadata"]["name"] == pod_name("box", UID, 1)
+    assert step.body["metadata"]["name"] == pod_name("box", UID, 2)
 
 
 @pytest.mark.parametrize(
@@ -254,7 +311,7 @@ def test_a_refused_pod_is_said_and_tried_again_only_where_that_may_help(
 ) -> None:
     memory = Memory()
     memory.refused(Problem(Reason.QUOTA_EXCEEDED, "full", retryable), 1, NOW)
-    box = settled(sandbox(**GUARDED))
+    box = sandbox(**GUARDED)
     decision = decide(box, memory=memory)
     assert kinds(decision) == []
     assert decision.status is not None

@@ -16,7 +16,7 @@ from .steps import DeleteChild, Ensure, LabelPod, Step
 def strays(obs: Observation, current: Object | None) -> list[Step]:
     """Pods of earlier incarnations are deleted, and what they needed."""
     view = obs.view
-    present = names.pod_name(view.name, view.uid, view.incarnation)
+    present = names.pod_name(view.name, view.uid, view.presumed)
     found = [(PODS, pod) for pod in obs.pods if pod is not current]
     found += [(CONFIG_MAPS, item) for item in obs.config_maps if item["metadata"]["name"] != present]
     return [

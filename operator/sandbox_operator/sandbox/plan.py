@@ -63,7 +63,7 @@ class _Plan(Situation):
         spec, problem = parse_spec(view.spec)
         if spec is not None:
             problem = check_spec(spec, self.settings)
-        pod = self.current_pod()
+        pod = self.pod
         self.steps += strays(self.obs, pod)
         if spec is None or problem is not None:
             return self._unacceptable(spec, problem, pod)
@@ -86,8 +86,8 @@ class _Plan(Situation):
         problem = Problem(Reason.POD_LOST, "The pod is gone.", True) if vanished else None
         # Without a pod's UID in the status this incarnation's pod has never been seen to live: it is posted
         # (again).
-        same = self.view.incarnation > 0 and not vanished and not self.ended()
-        return self._start(spec, self.view.incarnation if same else self.view.incarnation + 1, problem)
+        same = not vanished and not self.ended()
+        return self._start(spec, self.view.presumed if same else self.view.presumed + 1, problem)
 
     def _with_pod(self, spec: SandboxSpec, pod: Object) -> Decision:
         state = diagnose(pod)
@@ -97,11 +97,11 @@ class _Plan(Situation):
         if state.over:
             if self.given_up():
                 return self._decision(None)
-            return self._start(spec, self.view.incarnation + 1, state.problem)
+            return self._start(spec, self.view.presumed + 1, state.problem)
         if outdated and not started and not state.usable:
             # Nothing is lost with a pod that never came up, and the change may be the remedy.
             self._delete(pod)
-            return self._start(spec, self.view.incarnation + 1, None)
+            return self._start(spec, self.view.presumed + 1, None)
         if state.usable or started:
             return self._running(spec, pod, state, outdated)
         return self._starting(spec, pod, state)
@@ -124,6 +124,10 @@ class _Plan(Situation):
                 Verdict(False, problem.reason, message, problem.reason, problem=problem), steps=self.steps
             )
         body, config_map = render_pod(self.view, spec, self.settings, incarnation)
+        steps = [*self.steps, *self._surroundings(spec), CreatePod(body, config_map)]
+        if incarnation == 1 and self.view.incarnation == 0:
+            # The number of the first needs no note to be found again, so that its pod need not wait for one.
+            return self._decision(None, steps=steps, guard=True, look_again=True)
         reason = why.reason if why is not None else Reason.STARTING
         message = why.message if why is not None else "The pod is being started."
         fields: dict[str, Any] = dict.fromkeys(_OF_INCARNATION)
@@ -134,7 +138,6 @@ class _Plan(Situation):
         }
         self.again.append(self.now + SLOW_START)
         verdict = Verdict(False, reason, message, reason, problem=why, fields=fields)
-        steps = [*self.steps, *self._surroundings(spec), CreatePod(body, config_map)]
         return self._decision(verdict, steps=steps, guard=True)
 
     def _refused(self, incarnation: int, problem: Problem, retry_at: float | None) -> Decision:
@@ -307,11 +310,12 @@ class _Plan(Situation):
         steps: list[Step] | None = None,
         guard: bool = False,
         progress: bool = False,
+        look_again: bool = False,
     ) -> Decision:
         status = None
         steps = list(self.steps if steps is None else steps)
         if verdict is not None:
-            verdict = replace(verdict, fields={**self.spec_fields(), **verdict.fields})
+            verdict = replace(verdict, fields={**self.spec_fields(), **self.first_fields(), **verdict.fields})
             status = render(verdict, self.status, self.view.generation, self.now)
             if not worth_writing(self.status, status, progress=progress):
                 status = None
@@ -323,6 +327,7 @@ class _Plan(Situation):
             guard=guard and not self.view.guarded,
             status=status,
             steps=tuple(steps),
+            look_again=look_again,
             again=max(0.05, min(self.again) - self.now) if self.again else None,
         )
 

@@ -63,7 +63,8 @@ class SandboxController:
             except Refused as refused:
                 memory.refused(refused.problem, obs.view.generation, self._clock())
                 continue
-            return decision.again
+            if not decision.look_again:
+                return decision.again
         return 1.0
 
     async def _act(self, obs: Observation, decision: Decision) -> None:

@@ -33,12 +33,11 @@ class Situation:
         self.memory = obs.memory
         self.now = now
         self.settings = settings
-
-    def current_pod(self) -> Object | None:
+        self.pod = self._current_pod()
         """The pod of the present incarnation, if it exists."""
-        if self.view.incarnation == 0:
-            return None
-        name = names.pod_name(self.view.name, self.view.uid, self.view.incarnation)
+
+    def _current_pod(self) -> Object | None:
+        name = names.pod_name(self.view.name, self.view.uid, self.view.presumed)
         known = self.status.get("podUID")
         for pod in self.obs.pods:
             if pod["metadata"]["name"] == name:
@@ -87,6 +86,18 @@ class Situation:
         return {
             **self.network_field(egress),
             "serviceName": names.lasting_name(self.view.name, self.view.uid) if ports else None,
+        }
+
+    def first_fields(self) -> dict[str, Any]:
+        """Fields of the first incarnation, whose pod is made before the status speaks of it."""
+        if self.pod is None or self.view.incarnation:
+            return {}
+        metadata = self.pod["metadata"]
+        generation = (metadata.get("annotations") or {}).get(names.ANNOTATION_GENERATION) or ""
+        return {
+            "incarnation": self.view.presumed,
+            "podName": metadata["name"],
+            "podGeneration": int(generation) if generation.isdecimal() else self.view.generation,
         }
 
     def network_field(self, egress: str | None) -> dict[str, Any]:

@@ -103,10 +103,12 @@ class Decision:
         guard: Put our finalizer on first.
         status: The whole new status, if it is worth a write.
         steps: What follows.
+        look_again: What the steps have made is to be planned for at once.
         again: Seconds after which time alone changes the decision.
     """
 
     guard: bool = False
     status: dict[str, Any] | None = None
     steps: tuple[Step, ...] = ()
+    look_again: bool = False
     again: float | None = None

@@ -80,8 +80,13 @@ class SandboxView:
 
     @property
     def incarnation(self) -> int:
-        """Number of the present incarnation; 0 before the first."""
+        """Number of the present incarnation as the status has it; 0 before it speaks of the first."""
         return int(self.status.get("incarnation") or 0)
+
+    @property
+    def presumed(self) -> int:
+        """Number of the present incarnation: the first is one before the status says so."""
+        return self.incarnation or 1
 
     def annotation(self, name: str) -> str:
         """An annotation, empty where it is absent."""
