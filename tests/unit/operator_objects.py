@@ -2,9 +2,10 @@
 
 from typing import Any
 
+from sandbox_api.v1alpha1 import Egress
 from sandbox_operator.durations import format_time
 from sandbox_operator.sandbox.memory import Memory
-from sandbox_operator.sandbox.names import pod_name
+from sandbox_operator.sandbox.names import LABEL_EGRESS, pod_name
 from sandbox_operator.sandbox.network import shared_policies
 from sandbox_operator.sandbox.observe import Observation
 from sandbox_operator.sandbox.pod import render_pod
@@ -106,11 +107,13 @@ def observation(
     fenced: bool = True,
     **others: Any,
 ) -> Observation:
-    """What is known; with its fences standing, unless told otherwise."""
+    """What is known; with the fences of its spec and of its pods standing, unless told otherwise."""
     view = SandboxView(box)
     parsed, _ = parse_spec(view.spec)
     egress = (parsed and parsed.network and parsed.network.egress) or SETTINGS.default_egress
-    policies = shared_policies("ns", egress, SETTINGS) if fenced else []
+    labels = [each["metadata"]["labels"][LABEL_EGRESS] for each in pods]
+    classes = [known for known in Egress if known is egress or known.value.lower() in labels]
+    policies = [policy for known in classes for policy in shared_policies("ns", known, SETTINGS) if fenced]
     return Observation(
         view,
         pods,

@@ -4,11 +4,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from sandbox_api.v1alpha1 import Reason
+from sandbox_api.v1alpha1 import Egress, Reason
 from sandbox_operator.durations import format_time
 from sandbox_operator.sandbox.diagnose import Problem
 from sandbox_operator.sandbox.memory import Memory
 from sandbox_operator.sandbox.names import ANNOTATION_GENERATION, FINALIZER, pod_name
+from sandbox_operator.sandbox.network import shared_policies
 from sandbox_operator.sandbox.plan import plan
 from sandbox_operator.sandbox.steps import (
     CreatePod,
@@ -482,6 +483,24 @@ def test_the_status_of_an_unacceptable_change_speaks_of_the_egress_that_is_in_fo
     assert kinds(decision) == []
     assert decision.status is not None
     assert decision.status["network"] == {"egress": "Internet"}
+
+
+def test_the_fences_of_a_running_pod_are_put_back_though_the_spec_is_unacceptable() -> None:
+    box = settled(settled(sandbox(**GUARDED)), pod(running()))
+    box["spec"] = {"security": {"runtimeClassName": "x"}, "network": {"egress": "None"}}
+    box["metadata"]["generation"] = 2
+    decision = decide(box, pod(running()), fenced=False)
+    ensured = [step for step in decision.steps if isinstance(step, Ensure)]
+    wanted = shared_policies("ns", Egress.INTERNET, SETTINGS)
+    assert [step.body for step in ensured] == wanted, "those of the pod, not those of the spec"
+    memory = Memory()
+    memory.refused(Problem(Reason.QUOTA_EXCEEDED, "full", True), 2, NOW)
+    decision = decide(box, pod(running()), memory=memory, fenced=False)
+    assert kinds(decision) == [], "not before it is time again"
+    assert decision.status is not None
+    assert decision.status["failure"]["reason"] == "QuotaExceeded"
+    assert decision.status["network"] == {"egress": "Unknown"}
+    assert decision.again is not None
 
 
 @pytest.mark.parametrize(

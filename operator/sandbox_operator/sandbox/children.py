@@ -1,7 +1,7 @@
 """What stands around a pod: fences, published ports, labels, and what earlier incarnations left. Pure."""
 
 from sandbox_api.kube import CONFIG_MAPS, NETWORK_POLICIES, PODS, SERVICES, Object
-from sandbox_api.v1alpha1 import SandboxSpec
+from sandbox_api.v1alpha1 import Egress, SandboxSpec
 
 from sandbox_operator.settings import Settings
 
@@ -26,9 +26,8 @@ def strays(obs: Observation, current: Object | None) -> list[Step]:
     ]
 
 
-def fences(obs: Observation, spec: SandboxSpec, settings: Settings) -> list[Step]:
-    """The shared policies, where they are missing or differ."""
-    egress = (spec.network and spec.network.egress) or settings.default_egress
+def fences(obs: Observation, egress: Egress, settings: Settings) -> list[Step]:
+    """The shared policies that a class of egress relies on, where they are missing or differ."""
     return [
         Ensure(NETWORK_POLICIES, policy, owned=False)
         for policy in shared_policies(obs.view.namespace, egress, settings)

@@ -1,5 +1,6 @@
 """The decision: what is known of a sandbox in, what is to be done out. Pure, so that tables can test it."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +20,7 @@ from .pod import render_pod
 from .situation import Situation
 from .spec_digest import changed_fields
 from .status import Verdict, render, worth_writing
-from .steps import CreatePod, Decision, DeleteChild, DeleteSandbox, FindPod, Step, Tell
+from .steps import CreatePod, Decision, DeleteChild, DeleteSandbox, Ensure, FindPod, Step, Tell
 from .validate import check_spec, parse_spec
 
 #: A start that takes longer says in its status what it is busy with.
@@ -244,20 +245,26 @@ class _Plan(Situation):
         if pod is not None:
             state = diagnose(pod)
             if state.usable:
+                # Nothing of the new spec is in force, its egress neither.
+                egress = self.egress_of(pod)
+                fields = {
+                    "podUID": pod["metadata"]["uid"],
+                    "restarts": state.restarts,
+                    **self.network_field(egress),
+                }
+                around, refused = self._unless_refused(
+                    fences(self.obs, egress, self.settings) if egress else [], fields
+                )
                 verdict = Verdict(
                     True,
                     Reason.AVAILABLE,
                     "The workspace can be used.",
                     Reason.MATERIALIZED,
                     outdated_problem=problem,
-                    fields={
-                        "podUID": pod["metadata"]["uid"],
-                        "restarts": state.restarts,
-                        # Nothing of the new spec is in force, its egress neither.
-                        **self.network_field(pod["metadata"].get("labels", {}).get(names.LABEL_EGRESS)),
-                    },
+                    problem=refused,
+                    fields=fields,
                 )
-                return self._decision(verdict, steps=self.steps)
+                return self._decision(verdict, steps=[*self.steps, *around])
             if not state.over and self.status.get("startedAt") is None:
                 self._delete(pod)
         verdict = Verdict(
@@ -280,22 +287,29 @@ class _Plan(Situation):
     # -- parts
 
     def _surroundings(self, spec: SandboxSpec) -> list[Step]:
-        return [*fences(self.obs, spec, self.settings), *publication(self.obs, spec)]
+        egress = (spec.network and spec.network.egress) or self.settings.default_egress
+        return [*fences(self.obs, egress, self.settings), *publication(self.obs, spec)]
 
     def _around(
         self, spec: SandboxSpec, pod: Object, fields: dict[str, Any]
     ) -> tuple[list[Step], Problem | None]:
         """What a pod is to have around it and its labels, and why that cannot be, where it cannot be."""
-        around = self._surroundings(spec)
-        steps = [*around, *labels(self.obs, spec, self.settings, pod)]
+        return self._unless_refused(
+            self._surroundings(spec), fields, then=labels(self.obs, spec, self.settings, pod)
+        )
+
+    def _unless_refused(
+        self, around: list[Step], fields: dict[str, Any], then: Sequence[Step] = ()
+    ) -> tuple[list[Step], Problem | None]:
+        """Steps around a pod, when it is time for them, and why the last try was refused."""
         refusal = self.memory.refusal
         if not around or refusal is None or refusal.generation != self.view.generation:
-            return steps, None
-        if fences(self.obs, spec, self.settings):
+            return [*around, *then], None
+        if any(isinstance(step, Ensure) and not step.owned for step in around):
             fields |= self.network_field(None)
         if refusal.retry_at is not None and self.now >= refusal.retry_at:
             self.again.append(self.now + 1.0)  # to take the problem back
-            return steps, refusal.problem
+            return [*around, *then], refusal.problem
         if refusal.retry_at is not None:
             self.again.append(refusal.retry_at)
         return [], refusal.problem

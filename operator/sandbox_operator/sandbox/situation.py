@@ -81,7 +81,10 @@ class Situation:
 
     def spec_fields(self) -> dict[str, Any]:
         """Fields that follow from the spec alone."""
-        egress = (self.view.spec.get("network") or {}).get("egress") or self.settings.default_egress.value
+        said = (self.view.spec.get("network") or {}).get("egress")
+        egress = next((known for known in Egress if known.value == said), None)
+        if said is None:
+            egress = self.settings.default_egress
         ports = self.view.spec.get("ports")
         return {
             **self.network_field(egress),
@@ -100,8 +103,12 @@ class Situation:
             "podGeneration": int(generation) if generation.isdecimal() else self.view.generation,
         }
 
-    def network_field(self, egress: str | None) -> dict[str, Any]:
-        """What can be said of a class of egress, or of the label of a pod; None: the fence does not stand."""
-        classes = {known.value.lower(): known.value for known in Egress}
-        known = classes.get((egress or "").lower()) if self.settings.network_policies_enforced else None
-        return {"network": {"egress": known or "Unknown"}}
+    def egress_of(self, pod: Object) -> Egress | None:
+        """The class that a pod's label names."""
+        label = (pod["metadata"].get("labels") or {}).get(names.LABEL_EGRESS)
+        return next((known for known in Egress if known.value.lower() == label), None)
+
+    def network_field(self, egress: Egress | None) -> dict[str, Any]:
+        """What can be said of a class of egress; None: the fence does not stand."""
+        known = egress.value if egress and self.settings.network_policies_enforced else "Unknown"
+        return {"network": {"egress": known}}
