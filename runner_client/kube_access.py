@@ -291,6 +291,7 @@ class PodConnector:
 
     CONTAINER = "workspace"
     BRIDGE = ("/.sandbox/bin/agent", "bridge")
+    LANE = ("/.sandbox/bin/agent", "lane")
 
     def __init__(self, access: ClusterAccess, namespace: str, pod: str) -> None:
         self._access = access
@@ -300,6 +301,10 @@ class PodConnector:
     async def connect(self, protocol: asyncio.Protocol) -> asyncio.Transport:
         """See :class:`~.stream.connector.Connector`."""
         return await self._access.connect(self._namespace, self._pod, self.CONTAINER, self.BRIDGE, protocol)
+
+    async def lane(self, protocol: asyncio.Protocol) -> asyncio.Transport:
+        """See :class:`~.stream.connector.Connector`."""
+        return await self._access.connect(self._namespace, self._pod, self.CONTAINER, self.LANE, protocol)
 
 
 def refusal(status: int, namespace: str, pod: str, container: str) -> ConnectError:

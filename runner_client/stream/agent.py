@@ -24,6 +24,7 @@ from .errors import (
     ProtocolViolationError,
     StreamError,
 )
+from .lane import Crossing, LaneLostError, Lanes
 from .messages import (
     CANCEL,
     CHUNK,
@@ -40,6 +41,7 @@ from .messages import (
     text,
 )
 from .mux import ClosedByPeerError, Mux, Stream
+from .transfer import crossing_for, download, reply, unexpected, upload, upload_size
 
 PROTOCOL = 1
 #: Output of one command that is kept in memory for the caller.
@@ -73,6 +75,7 @@ class AgentInfo:
     uid: int
     gid: int
     root: str
+    lanes: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +135,7 @@ class Process:
                 self.result = _exit(payload)
                 return
             else:
-                raise _unexpected(kind)
+                raise unexpected(kind)
 
     async def write(self, data: bytes | bytearray | memoryview) -> None:
         """Send to its stdin. A process that no longer reads is no error here: its exit status tells."""
@@ -176,6 +179,7 @@ class AgentClient:
         self._lock = asyncio.Lock()
         self._commands = asyncio.Semaphore(MAX_COMMANDS)
         self._operations = asyncio.Semaphore(MAX_OPERATIONS)
+        self._lanes = Lanes(connector)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
         self.info: AgentInfo | None = None
@@ -200,6 +204,7 @@ class AgentClient:
             self._lock = asyncio.Lock()
             self._commands = asyncio.Semaphore(MAX_COMMANDS)
             self._operations = asyncio.Semaphore(MAX_OPERATIONS)
+            self._lanes = Lanes(self._connector)
 
     async def connect(self) -> AgentInfo:
         """Open the connection, unless it stands already.
@@ -303,7 +308,7 @@ class AgentClient:
                 elif kind == Receive.EXIT:
                     return _exit(payload, bytes(stdout), bytes(stderr))
                 else:
-                    raise _unexpected(kind)
+                    raise unexpected(kind)
                 if len(stdout) + len(stderr) > self._max_output:
                     raise OperationError(
                         Code.TOO_LARGE,
@@ -355,8 +360,8 @@ class AgentClient:
     ) -> AsyncGenerator[bytes, None]:
         """Content of a file in pieces. Ends only when it is complete; a break in the middle raises."""
         request = {"op": "read", "path": path, "offset": offset or None, "limit": limit, "user": user}
-        async with self._stream(request) as stream:
-            async for piece in _content(stream, limit):
+        async with self._crossing(request, limit) as (stream, crossing):
+            async for piece in download(stream, limit, crossing):
                 yield piece
 
     async def write(
@@ -394,7 +399,7 @@ class AgentClient:
 
         async def whole() -> Any:
             async with self._stream({"op": "list", "path": path, "user": user}) as stream:
-                listing = await _joined(_content(stream, MAX_LISTING))
+                listing = await _joined(download(stream, MAX_LISTING))
             if sum(map(listing.count, (b",", b"[", b"{"))) > MAX_LISTING_VALUES:
                 raise ProtocolViolationError("the agent sent a listing with more than can be in it")
             return parse(listing)
@@ -450,8 +455,8 @@ class AgentClient:
     async def archive(self, path: str, *, skip: Sequence[str] = ()) -> AsyncGenerator[bytes, None]:
         """A directory as a tar stream, in pieces. Ends only when complete; a break in the middle raises."""
         request = {"op": "archive", "path": path, "skip": list(skip) or None}
-        async with self._stream(request) as stream:
-            async for piece in _content(stream, None):
+        async with self._crossing(request, None) as (stream, crossing):
+            async for piece in download(stream, None, crossing):
                 yield piece
 
     async def extract(
@@ -497,7 +502,7 @@ class AgentClient:
         try:
             kind, _ = await receive(stream)
             if kind != Receive.REPLY:
-                raise _unexpected(kind)
+                raise unexpected(kind)
         except BaseException:
             stream.close()
             raise
@@ -528,6 +533,23 @@ class AgentClient:
         finally:
             stream.close()
 
+    @asynccontextmanager
+    async def _crossing(
+        self, request: Mapping[str, Any], size: int | None
+    ) -> AsyncIterator[tuple[Stream, Crossing | None]]:
+        """A stream of which the content may change to a lane."""
+        await self._live()
+        known = self.info is not None and self.info.lanes
+        crossing = crossing_for(self._lanes if known else None, size)
+        if crossing is not None:
+            request = {**request, "lane": crossing.name}
+        try:
+            async with self._stream(request) as stream:
+                yield stream, crossing
+        finally:
+            if crossing is not None:
+                await crossing.aclose()
+
     async def _with_mux(self, use: Callable[[Mux], Awaitable[_T]]) -> _T:
         return await use(await self._live())
 
@@ -537,7 +559,7 @@ class AgentClient:
 
     async def _answer(self, request: Mapping[str, Any]) -> Any:
         async with self._stream(request) as stream:
-            return await _reply(stream)
+            return await reply(stream)
 
     def _turn(self) -> asyncio.Semaphore:
         self._enter()
@@ -551,18 +573,9 @@ class AgentClient:
         if isinstance(content, bytes | bytearray | memoryview) and len(content) < CHUNK - 4096:
             body = (message(Send.INPUT, content) if content else b"") + END
             async with self._stream(request, body) as stream:
-                return _object(await _reply(stream))
-        async with self._stream(request) as stream:
-            source = pieces(content)
-            try:
-                async for piece in source:
-                    await send(stream, Send.INPUT, piece)
-                await stream.write(END)
-            except ClosedByPeerError:
-                pass  # it refused: the answer says why
-            finally:
-                await source.aclose()  # type: ignore[attr-defined]
-            return _object(await _reply(stream))
+                return _object(await reply(stream))
+        async with self._crossing(request, upload_size(content)) as (stream, crossing):
+            return _object(await upload(stream, content, crossing))
 
     async def again(self, attempt: Callable[[], Awaitable[_T]]) -> _T:
         """Do what changes nothing when it is its turn, and once more if the path broke meanwhile."""
@@ -571,7 +584,8 @@ class AgentClient:
             try:
                 return await attempt()
             except ConnectionLostError as error:
-                if self._closed or (self.connected and self._mux is mux):
+                alone = self.connected and self._mux is mux and not isinstance(error, LaneLostError)
+                if self._closed or alone:
                     # Ours, or the stream alone was reset: no new path would help.
                     raise
                 del error
@@ -581,7 +595,7 @@ class AgentClient:
 async def _hello(mux: Mux) -> AgentInfo:
     stream = mux.open(request_line({"op": "hello"}))
     try:
-        said = _object(await _reply(stream))
+        said = _object(await reply(stream))
     finally:
         stream.close()
     protocol = number(said, "protocol")
@@ -596,32 +610,8 @@ async def _hello(mux: Mux) -> AgentInfo:
         number(said, "uid"),
         number(said, "gid"),
         text(said, "root"),
+        said.get("lanes") is True,
     )
-
-
-async def _reply(stream: Stream) -> Any:
-    """The one REPLY of an operation."""
-    kind, payload = await receive(stream)
-    if kind != Receive.REPLY:
-        raise _unexpected(kind)
-    return parse(payload)
-
-
-async def _content(stream: Stream, limit: int | None) -> AsyncIterator[bytes]:
-    size = 0
-    while True:
-        kind, payload = await receive(stream)
-        if kind == Receive.END:
-            if payload and number(parse_object(payload), "bytes", size) != size:
-                raise ProtocolViolationError("the agent sent another number of bytes than it says")
-            return
-        if kind != Receive.REPLY:
-            raise _unexpected(kind)
-        size += len(payload)
-        if limit is not None and size > limit:
-            raise ProtocolViolationError("the agent sent more than was asked for")
-        if payload:
-            yield payload
 
 
 async def _joined(pieces: AsyncIterator[bytes]) -> bytes:
@@ -717,10 +707,6 @@ def _object(value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ProtocolViolationError("the agent sent JSON of another shape than it should")
     return value
-
-
-def _unexpected(kind: int) -> ProtocolViolationError:
-    return ProtocolViolationError(f"the agent sent a message of kind {kind} where it has no place")
 
 
 __all__ = ["AgentClient", "AgentError", "AgentInfo", "ExecResult", "FileInfo", "Process"]

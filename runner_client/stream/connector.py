@@ -14,3 +14,11 @@ class Connector(Protocol):
             ConnectError: There is no way to the agent; the code says why.
         """
         ...
+
+    async def lane(self, protocol: asyncio.Protocol) -> asyncio.Transport:
+        """Join a protocol to a lane (see ``lane``): the stdio of ``agent lane``.
+
+        Raises:
+            ConnectError: There is none.
+        """
+        ...

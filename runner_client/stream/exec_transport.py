@@ -9,6 +9,7 @@ import asyncio
 import json
 import logging
 from collections import deque
+from collections.abc import Iterable, Iterator
 
 import aiohttp
 
@@ -39,7 +40,8 @@ class ExecTransport(asyncio.Transport):
         connection = websocket._response.connection
         self._socket = connection.transport if connection is not None else None
         self._protocol: asyncio.BaseProtocol = protocol
-        self._pending: deque[bytes] = deque()
+        #: What goes out with other pieces, and, as tuples, messages as they are.
+        self._pending: deque[bytes | tuple[bytes]] = deque()
         self._size = 0
         self._work = asyncio.Event()
         self._readable = asyncio.Event()
@@ -62,10 +64,18 @@ class ExecTransport(asyncio.Transport):
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """See :class:`asyncio.WriteTransport`."""
-        if self._closing or not data:
-            return
-        self._pending.append(data if isinstance(data, bytes) else bytes(data))
-        self._size += len(data)
+        if not self._closing and data:
+            self._add(data if isinstance(data, bytes) else bytes(data), len(data))
+
+    def writelines(self, list_of_data: Iterable[bytes | bytearray | memoryview]) -> None:
+        """Send pieces as one message, with one copy."""
+        if not self._closing:
+            message = b"".join((b"\0", *list_of_data))
+            self._add((message,), len(message) - 1)
+
+    def _add(self, item: bytes | tuple[bytes], size: int) -> None:
+        self._pending.append(item)
+        self._size += size
         self._work.set()
         if self._size > HIGH and not self._paused:
             self._paused = True
@@ -114,13 +124,9 @@ class ExecTransport(asyncio.Transport):
                 await self._work.wait()
                 self._work.clear()
                 while self._pending:
-                    data = self._pending[0] if len(self._pending) == 1 else b"".join(self._pending)
-                    self._pending.clear()
-                    view = memoryview(data)
-                    for start in range(0, len(view), CHUNK):
-                        piece = view[start : start + CHUNK]
-                        await self._websocket.send_bytes(b"\0" + piece)
-                        self._size -= len(piece)
+                    for message in self._next():
+                        await self._websocket.send_bytes(message)
+                        self._size -= len(message) - 1
                         if self._paused and self._size < LOW:
                             self._paused = False
                             self._protocol.resume_writing()
@@ -129,6 +135,20 @@ class ExecTransport(asyncio.Transport):
                     return
         except (aiohttp.ClientError, OSError) as error:
             self._end(ConnectionLostError(Code.CONNECTION_LOST, f"the connection was lost ({_name(error)})"))
+
+    def _next(self) -> Iterator[bytes]:
+        """The next messages: small pieces go together, what is large in several."""
+        first = self._pending.popleft()
+        if isinstance(first, tuple):
+            yield first[0]
+            return
+        run = [first]
+        while self._pending and isinstance(following := self._pending[0], bytes):
+            run.append(following)
+            self._pending.popleft()
+        view = memoryview(run[0] if len(run) == 1 else b"".join(run))
+        for start in range(0, len(view), CHUNK):
+            yield b"\0" + view[start : start + CHUNK]
 
     async def _receive(self) -> None:
         why: StreamError | None = None

@@ -25,6 +25,7 @@ class Send(IntEnum):
     ACK = 3
     END = 4
     CANCEL = 5
+    SWITCH = 6
 
 
 class Receive(IntEnum):
@@ -35,11 +36,13 @@ class Receive(IntEnum):
     STDERR = 2
     EXIT = 3
     END = 4
+    SWITCHED = 5
     ERROR = 255
 
 
 END = HEAD.pack(Send.END, 0)
 CANCEL = HEAD.pack(Send.CANCEL, 0)
+SWITCH = HEAD.pack(Send.SWITCH, 0)
 
 
 def request_line(request: Mapping[str, Any]) -> bytes:
@@ -90,8 +93,13 @@ async def receive(stream: Stream) -> tuple[int, bytes]:
     if len(payload) < length:
         raise ConnectionLostError(Code.CONNECTION_LOST, "the agent ended the stream within a message")
     if kind == Receive.ERROR:
-        raise from_wire(parse_object(payload))
+        raise error_of(payload)
     return kind, payload
+
+
+def error_of(payload: bytes) -> OperationError:
+    """The exception for the payload of an ERROR."""
+    return from_wire(parse_object(payload))
 
 
 def parse(payload: bytes) -> Any:

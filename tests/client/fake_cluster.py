@@ -222,6 +222,9 @@ class FakeCluster:
                     raise ConnectError(Code.POD_NOT_FOUND, f"pod {pod} is not there")
                 return await cluster.agent.connect(protocol)
 
+            async def lane(self, protocol):
+                return await cluster.agent.lane(protocol)
+
         return Pod()
 
     async def release(self) -> None:

@@ -153,11 +153,16 @@ async def test_the_agent_through_pods_exec(access, server, workspace):
         await agent.write(str(workspace / "f"), blob)
         assert (workspace / "f").read_bytes() == blob
         assert await agent.read(str(workspace / "f")) == blob
+        await agent.write(str(workspace / "f"), blob + blob)
+        assert (workspace / "f").read_bytes() == blob + blob
         assert len((await agent.exec(["head", "-c", "30000000", "/dev/zero"])).stdout) == 30_000_000
-    request = server.seen[-1]
-    assert request.match_info["pod"] == "pod-1"
-    assert request.query["container"] == "workspace"
-    assert request.query.getall("command") == ["/.sandbox/bin/agent", "bridge"]
+    for request in server.seen:
+        assert request.match_info["pod"] == "pod-1"
+        assert request.query["container"] == "workspace"
+    commands = [request.query.getall("command") for request in server.seen]
+    assert commands[0] == ["/.sandbox/bin/agent", "bridge"]
+    # The content of what is large; of the name and the path nothing is in the command.
+    assert commands[1:] == [["/.sandbox/bin/agent", "lane"]] * 2
 
 
 async def test_writing_stops_while_nothing_is_taken(access, server, workspace):

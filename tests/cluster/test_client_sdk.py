@@ -23,6 +23,7 @@ from agents.testing import ScriptedModel, assistant_message, function_call
 from openai.types.responses import ResponseCustomToolCall
 
 from runner_client import KubernetesSandboxClient, KubernetesSandboxClientOptions, Sandboxes
+from runner_client.stream.errors import ConnectionLostError, OperationError
 
 
 @pytest.fixture
@@ -38,6 +39,32 @@ async def session(client: KubernetesSandboxClient) -> AsyncIterator[Any]:
     await session.start()
     yield session
     await client.delete(session)
+
+
+async def pieces(size: int) -> AsyncIterator[bytes]:
+    piece = os.urandom(1 << 20)
+    for _ in range(size >> 20):
+        yield piece
+
+
+def lanes_of(agent: Any) -> list[str]:
+    """Grows by each lane that the agent has taken."""
+    opened: list[str] = []
+    connector = agent._connector
+    original = type(connector).lane
+
+    async def lane(protocol: Any) -> Any:
+        joining = protocol.join
+
+        async def join(name: str) -> None:
+            await joining(name)
+            opened.append("join")
+
+        protocol.join = join
+        return await original(connector, protocol)
+
+    connector.lane = lane
+    return opened
 
 
 def gone(namespace: Any) -> bool:
@@ -120,6 +147,74 @@ async def test_files_of_a_gigabyte_go_up_and_down(session) -> None:
         while block := stream.read(1 << 20):
             back.update(block)
     assert back.hexdigest() == digest.hexdigest()
+
+
+async def test_large_content_goes_by_an_exec_of_its_own(session) -> None:
+    agent = session._inner.agent
+    opened = lanes_of(agent)
+    size = 96 << 20
+    await agent.write("/workspace/big", pieces(size))
+    assert opened == ["join"]
+    assert len(await agent.read("/workspace/big")) == size
+    assert opened == ["join", "join"]
+    with await session.persist_workspace() as saved:
+        await session.rm("big")
+        await session.hydrate_workspace(saved)
+    assert (await session.exec("stat -c %s big")).stdout == b"%d\n" % size
+    assert len(opened) == 4
+    left = await session.exec("cat /proc/[0-9]*/cmdline | tr '\\0' ' ' | grep -c 'agent lan[e]'; ls -A")
+    assert left.stdout == b"0\nbig\n"
+
+
+@pytest.mark.parametrize("who", ["lane", "client"])
+async def test_a_stream_that_is_killed_in_the_middle_leaves_nothing(session, who) -> None:
+    agent = session._inner.agent
+    opened = lanes_of(agent)
+
+    async def content() -> AsyncIterator[bytes]:
+        async for piece in pieces(64 << 20):
+            yield piece
+        while not opened:
+            yield bytes(1 << 16)
+            await asyncio.sleep(0.01)
+        yield bytes(4 << 20)
+        if who == "lane":
+            await session.exec("kill -9 $(grep -la 'agent.lan[e]' /proc/[0-9]*/cmdline | cut -d/ -f3)")
+            await asyncio.sleep(1)
+            yield bytes(4 << 20)
+        else:
+            middle.set()
+            await asyncio.sleep(60)
+
+    middle = asyncio.Event()
+    await session.exec("echo old > f")
+    writing = asyncio.create_task(agent.write("/workspace/f", content()))
+    if who == "lane":
+        with pytest.raises(ConnectionLostError):
+            await writing
+    else:
+        await middle.wait()
+        writing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await writing
+    assert (await session.exec("cat f; ls -A")).stdout == b"old\nf\n"
+    ended = "for i in $(seq 100); do cat /proc/[0-9]*/cmdline | grep -qa 'agent.lan[e]' || exit 0; sleep 0.1; done"
+    assert (await session.exec(f"{ended}; exit 1")).exit_code == 0
+    deleted = await session.exec("ls -l /proc/1/fd | grep -c deleted")
+    assert deleted.stdout == b"0\n"
+
+
+async def test_large_content_obeys_the_rules_of_small(session) -> None:
+    await session.exec("ln -s /tmp out; mkdir closed && chmod 555 closed; echo x > file")
+    agent = session._inner.agent
+    for path in ("/workspace/out/f", "/etc/f", "/workspace/closed/f", "/workspace/file/f", "/workspace/no/f"):
+        said = []
+        for content in (b"small", pieces(96 << 20), bytes(40 << 20)):
+            with pytest.raises(OperationError) as caught:
+                await agent.write(path, content)
+            said.append((type(caught.value), caught.value.code, caught.value.errno, caught.value.message))
+        assert said[0] == said[1] == said[2]
+    assert (await session.exec("ls -A /tmp closed")).stdout.split() == [b"/tmp:", b"closed:"]
 
 
 async def test_a_hundred_megabytes_of_output(session) -> None:

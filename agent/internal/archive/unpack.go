@@ -68,7 +68,7 @@ func Unpack(r io.Reader, roots files.Roots, asked string, rules Rules, stripRoot
 	err = u.all(source)
 	if source.err != nil {
 		// The upload itself failed, whatever the tar reader made of it.
-		err = source.err
+		return u.done, source.err
 	}
 	return u.done, place.Error(err)
 }
@@ -358,7 +358,7 @@ func (u *unpacker) file(t *tar.Reader, dir *os.Root, base string, h *tar.Header)
 	if err := replaceable(dir, base); err != nil {
 		return err
 	}
-	f, err := files.NewUpload(dir, base, uint32(h.Mode)&0o777)
+	f, err := files.NewUpload(dir, base, uint32(h.Mode)&0o777, h.Size)
 	if err != nil {
 		return err
 	}

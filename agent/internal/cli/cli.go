@@ -16,6 +16,7 @@ import (
 const usage = `usage: agent install DIR
        agent init --root DIR [--grant DIR]... [--grant-read-only DIR]... [--grace SECONDS] [-- COMMAND...]
        agent bridge
+       agent lane
        agent keeper
        agent version`
 
@@ -42,6 +43,8 @@ func Main(args []string) int {
 		}
 	case "bridge":
 		err = bridge()
+	case "lane":
+		err = lane()
 	case "keeper":
 		err = keeper()
 	case "version":

@@ -6,8 +6,10 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -37,6 +39,7 @@ type Upload struct {
 
 	dir       *os.Root
 	temp      string
+	nameless  bool // it has no name yet, not even the temporary one: nothing is left when the agent is killed
 	name      string
 	mode      uint32
 	exclusive bool
@@ -53,15 +56,66 @@ func Temporary() (name string, done func()) {
 	return name, func() { uploads.Delete(name) }
 }
 
-// NewUpload starts a file that shall be dir/name with exactly this mode.
-func NewUpload(dir *os.Root, name string, mode uint32) (*Upload, error) {
+// small is the size of a file up to which it is written too fast for a name in between to be seen, or left behind.
+const small = 64 << 10
+
+// NewUpload starts a file that shall be dir/name with exactly this mode. The size may be unknown (negative).
+func NewUpload(dir *os.Root, name string, mode uint32, size int64) (*Upload, error) {
 	temp, done := Temporary()
-	f, err := dir.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-	if err != nil {
+	u := &Upload{dir: dir, temp: temp, name: name, mode: mode}
+	if size < 0 || size > small {
+		if u.File = nameless(dir); u.File != nil {
+			u.nameless = true
+			return u, nil
+		}
+	}
+	var err error
+	if u.File, err = dir.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600); err != nil {
 		done()
 		return nil, err
 	}
-	return &Upload{File: f, dir: dir, temp: temp, name: name, mode: mode}, nil
+	return u, nil
+}
+
+// named is set where files without a name can be made but not be given one (no /proc, odd file systems).
+var named atomic.Bool
+
+// nameless makes a file in a directory that has no name there; nil where the file system cannot.
+func nameless(dir *os.Root) *os.File {
+	if named.Load() {
+		return nil
+	}
+	var fd int
+	err := withFD(dir, func(d int) (err error) {
+		fd, err = unix.Openat(d, ".", unix.O_TMPFILE|unix.O_WRONLY|unix.O_CLOEXEC, 0o600)
+		return err
+	})
+	if err != nil {
+		return nil // whatever it is, the ordinary way says it, or goes
+	}
+	return os.NewFile(uintptr(fd), "upload")
+}
+
+// appear gives a nameless file its temporary name, for a moment: a link cannot replace what has the final one.
+func (u *Upload) appear() error {
+	err := withFD(u.dir, func(d int) error {
+		conn, err := u.File.SyscallConn()
+		if err != nil {
+			return err
+		}
+		var failed error
+		err = conn.Control(func(fd uintptr) {
+			self := "/proc/self/fd/" + strconv.Itoa(int(fd))
+			failed = unix.Linkat(unix.AT_FDCWD, self, d, u.temp, unix.AT_SYMLINK_FOLLOW)
+		})
+		return errors.Join(err, failed)
+	})
+	if err == nil {
+		u.nameless = false
+	} else if !errors.Is(err, syscall.ENOSPC) && !errors.Is(err, syscall.EDQUOT) {
+		named.Store(true)
+	}
+	return err
 }
 
 // Create starts the upload of a file. A link is written where it leads; an exclusive one refuses whatever has the
@@ -93,7 +147,7 @@ func (rs Roots) Create(asked string, mode *uint32, parents, exclusive bool) (*Up
 	}
 	var u *Upload
 	if err == nil {
-		u, err = NewUpload(p.Dir, p.Name, perm)
+		u, err = NewUpload(p.Dir, p.Name, perm, -1)
 	}
 	if err != nil {
 		p.Close()
@@ -110,6 +164,9 @@ func (u *Upload) Commit() error {
 		_ = u.Chown(int(u.owner.Uid), int(u.owner.Gid))
 	}
 	err := chmod(u.File, u.mode) // after chown, which clears bits
+	if err == nil && u.nameless {
+		err = u.appear()
+	}
 	if cerr := u.File.Close(); err == nil {
 		err = cerr
 	}
@@ -123,7 +180,7 @@ func (u *Upload) Commit() error {
 			err = syscall.EISDIR // Root says EEXIST for a directory
 		}
 	}
-	if err != nil {
+	if err != nil && !u.nameless {
 		_ = u.dir.Remove(u.temp)
 	}
 	return u.end(err)
@@ -132,7 +189,9 @@ func (u *Upload) Commit() error {
 // Abort leaves nothing.
 func (u *Upload) Abort() {
 	u.File.Close()
-	_ = u.dir.Remove(u.temp)
+	if !u.nameless {
+		_ = u.dir.Remove(u.temp)
+	}
 	_ = u.end(nil)
 }
 

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -79,6 +80,17 @@ func (a *agent) put(name, content string) {
 	if err := os.WriteFile(a.path(name), []byte(content), 0o644); err != nil {
 		a.Fatal(err)
 	}
+}
+
+// writing says whether a file beneath the workspace is open that has no name yet.
+func (a *agent) writing() bool {
+	fds, _ := os.ReadDir("/proc/self/fd")
+	for _, fd := range fds {
+		if target, _ := os.Readlink("/proc/self/fd/" + fd.Name()); strings.HasPrefix(target, a.root+"/#") {
+			return true
+		}
+	}
+	return false
 }
 
 // client is one connection.

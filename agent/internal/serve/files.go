@@ -10,12 +10,15 @@ import (
 )
 
 func (s *stream) read(r *wire.Read) error {
+	if err := s.offer(r.Lane); err != nil {
+		return err
+	}
 	f, err := s.Roots.Open(string(r.Path), r.Offset, r.Limit)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	s.watch()
+	s.watch(s.output)
 	buf := wire.Buffer()
 	defer wire.Release(buf)
 	var total int64
@@ -40,6 +43,9 @@ func (s *stream) read(r *wire.Read) error {
 }
 
 func (s *stream) write(r *wire.Write) error {
+	if err := s.offer(r.Lane); err != nil {
+		return err
+	}
 	u, err := s.Roots.Create(string(r.Path), r.Mode, r.Parents, r.Exclusive)
 	if err != nil {
 		return err
@@ -52,9 +58,9 @@ func (s *stream) write(r *wire.Write) error {
 	}()
 	buf := wire.Buffer()
 	defer wire.Release(buf)
-	n, err := io.CopyBuffer(struct{ io.Writer }{u}, wire.NewInput(s.in), *buf)
+	n, err := io.CopyBuffer(struct{ io.Writer }{u}, s.uploaded(), *buf)
 	if err != nil {
-		return uploadError(err, string(r.Path))
+		return s.ended(uploadError(err, string(r.Path)))
 	}
 	whole = true // Commit cleans up by itself
 	if err := u.Commit(); err != nil {
@@ -80,7 +86,7 @@ func (s *stream) list(r *wire.List) error {
 	if err != nil {
 		return err
 	}
-	s.watch()
+	s.watch(nil)
 	// In pieces, since a large directory does not fit into one message.
 	buf := wire.Buffer()
 	defer wire.Release(buf)
@@ -126,7 +132,7 @@ func (s *stream) mkdir(r *wire.Mkdir) error {
 }
 
 func (s *stream) remove(r *wire.Remove) error {
-	s.watch()
+	s.watch(nil)
 	n, err := s.Roots.Remove(s.ctx, string(r.Path), r.Recursive, r.MissingOK)
 	if err != nil {
 		return s.ended(err)
@@ -144,7 +150,10 @@ func (s *stream) move(r *wire.Move) error {
 }
 
 func (s *stream) archive(r *wire.Archive) error {
-	s.watch()
+	if err := s.offer(r.Lane); err != nil {
+		return err
+	}
+	s.watch(s.output)
 	skip := make([]string, len(r.Skip))
 	for i, name := range r.Skip {
 		skip[i] = string(name)
@@ -162,6 +171,9 @@ func (s *stream) archive(r *wire.Archive) error {
 }
 
 func (s *stream) extract(r *wire.Extract) error {
+	if err := s.offer(r.Lane); err != nil {
+		return err
+	}
 	rules := archive.Rules{MaxMembers: archive.DefaultMaxMembers, MaxBytes: -1, LinksAsIs: r.LinksAsIs}
 	for limit, value := range map[*int64]*int64{&rules.MaxMembers: r.MaxMembers, &rules.MaxBytes: r.MaxBytes} {
 		if value == nil {
@@ -172,12 +184,12 @@ func (s *stream) extract(r *wire.Extract) error {
 		}
 		*limit = *value
 	}
-	done, err := archive.Unpack(wire.NewInput(s.in), s.Roots, string(r.Path), rules, string(r.StripRoot))
+	done, err := archive.Unpack(s.uploaded(), s.Roots, string(r.Path), rules, string(r.StripRoot))
 	if errors.Is(err, io.ErrUnexpectedEOF) {
 		return errGone
 	}
 	if err != nil {
-		return err
+		return s.ended(err)
 	}
 	return s.reply(done)
 }

@@ -190,14 +190,14 @@ func TestACutUploadLeavesNothing(t *testing.T) {
 			for _, path := range []string{"new", "kept"} {
 				s := c.open(request{"op": "write", "path": a.path(path)})
 				s.send(wire.Data, make([]byte, 200_000))
-				eventually(t, "it is being written", func() bool { return strings.Contains(a.names(), ".sandbox-upload-") })
+				eventually(t, "it is being written", a.writing)
 				var seen []entry
 				other := a.connect()
 				if err := json.Unmarshal(other.do(request{"op": "list", "path": a.root}).reply.Bytes(), &seen); err != nil || len(seen) != 1 {
 					t.Errorf("an unfinished upload is listed: %v %v", seen, err)
 				}
 				cut(c, s)
-				eventually(t, "nothing is left", func() bool { return a.names() == "kept" })
+				eventually(t, "nothing is left", func() bool { return a.names() == "kept" && !a.writing() })
 				if name == "connection" {
 					c = a.connect()
 				}

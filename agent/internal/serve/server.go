@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -39,6 +40,7 @@ type Server struct {
 	streams     atomic.Int64
 	connections atomic.Int64
 	following   atomic.Int64 // streams that an EXIT is still to be sent on
+	lanes       sync.Map     // what waits for a lane: by its name, a *berth
 }
 
 // Serve accepts connections until the listener is closed.
@@ -70,7 +72,18 @@ func (s *Server) connection(c net.Conn) {
 		return
 	}
 	defer s.connections.Add(-1)
-	s.ServeConn(c)
+	first, stdio, err := greeting(c.(*net.UnixConn)) // peer.Check refuses any other
+	if err != nil {
+		return
+	}
+	if first == LaneHello {
+		s.lane(c, stdio)
+		return
+	}
+	for _, fd := range stdio { // nobody asked for them
+		unix.Close(fd)
+	}
+	s.ServeConn(&begun{c, []byte{first}})
 }
 
 // ServeConn serves one connection until it ends.

@@ -25,6 +25,7 @@ type stream struct {
 	out    *wire.Writer
 	ctx    context.Context // ends when the client does not want the answer any more
 	cancel context.CancelCauseFunc
+	berth  *berth // of an operation that may get a lane, else nil
 }
 
 var (
@@ -38,16 +39,17 @@ func (s *Server) stream(conn *yamux.Stream) {
 	defer s.streams.Add(-1)
 	ctx, cancel := context.WithCancelCause(context.Background())
 	defer cancel(nil)
-	st := &stream{s, conn, wire.NewReader(conn), wire.NewWriter(conn), ctx, cancel}
+	st := &stream{Server: s, conn: conn, in: wire.NewReader(conn), out: wire.NewWriter(conn), ctx: ctx, cancel: cancel}
 	err := error(wire.Fail(wire.TooMany, "there are %d streams already", MaxStreams))
 	if n <= MaxStreams {
 		err = st.serve()
 	}
 	if err != nil && !errors.Is(err, errGone) && !errors.Is(err, errRaw) {
 		// A client that stopped reading is not waited for.
-		_ = conn.SetWriteDeadline(time.Now().Add(lastWait))
+		st.lastWrites()
 		_ = st.out.SendJSON(wire.Failed, wire.From(err, ""))
 	}
+	st.withdraw()
 	conn.Close()
 	// yamux keeps the stream until the client closes it too; what still arrives is not kept meanwhile.
 	_ = conn.SetReadDeadline(time.Now().Add(lastWait))
@@ -153,22 +155,36 @@ func (s *stream) hello() error {
 		Root     wire.Name `json:"root"`
 		Grants   []grant   `json:"grants"`
 		PID      int       `json:"pid"`
-	}{version.Protocol, version.Agent, s.Table.BootID, os.Getuid(), os.Getgid(), wire.Name(s.Roots[0].Path), grants, os.Getpid()})
+		Lanes    bool      `json:"lanes"`
+	}{version.Protocol, version.Agent, s.Table.BootID, os.Getuid(), os.Getgid(), wire.Name(s.Roots[0].Path), grants, os.Getpid(), true})
 }
 
 // watch cancels the operation when the client resets or closes the stream, or says CANCEL. For operations that take
-// nothing from the client after the request.
-func (s *stream) watch() {
+// nothing from the client after the request, but perhaps a SWITCH, which changes is called for.
+func (s *stream) watch(changes func() error) {
 	go func() {
 		defer guard("stream")
-		kind, _, err := s.in.Next()
-		switch {
-		case err != nil:
-			s.leave()
-		case kind == wire.Cancel:
-			s.cancel(wire.ErrCanceled)
-		default:
-			s.cancel(wire.Fail(wire.InvalidRequest, "message kind %d does not belong here", kind))
+		for {
+			kind, _, err := s.in.Next()
+			switch {
+			case err != nil:
+				s.leave()
+				return
+			case kind == wire.Switch && changes != nil:
+				err = changes()
+			case kind == wire.Cancel:
+				err = wire.ErrCanceled
+			default:
+				err = wire.Fail(wire.InvalidRequest, "message kind %d does not belong here", kind)
+			}
+			if err != nil {
+				s.cancel(err)
+				if s.berth != nil {
+					s.berth.abort(false)
+				}
+				return
+			}
+			changes = nil
 		}
 	}()
 }
@@ -177,6 +193,9 @@ func (s *stream) watch() {
 func (s *stream) leave() {
 	s.cancel(errGone)
 	_ = s.conn.SetWriteDeadline(time.Now())
+	if s.berth != nil {
+		s.berth.abort(true)
+	}
 }
 
 // ended gives why the operation ended if it was the client's doing, else err.

@@ -24,6 +24,7 @@ const (
 	Ack    Kind = 3
 	End    Kind = 4 // in both directions
 	Cancel Kind = 5
+	Switch Kind = 6 // what follows goes over the lane
 )
 
 // Agent to client.
@@ -32,5 +33,7 @@ const (
 	Stdout Kind = 1
 	Stderr Kind = 2
 	Exit   Kind = 3
-	Failed Kind = 255
+	// 4 is End.
+	Switched Kind = 5 // what follows comes over the lane
+	Failed   Kind = 255
 )

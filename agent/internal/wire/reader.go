@@ -92,6 +92,9 @@ func (r *Reader) Payload(n int) ([]byte, error) {
 // Input is the content that a client uploads: INPUT messages up to END. The stream's own end is not the end of
 // the content, since a lost connection looks the same.
 type Input struct {
+	// Switch gives where the content goes on after a SWITCH; nil where there is nowhere.
+	Switch func() (*Reader, error)
+
 	r    *Reader
 	open bool
 	err  error
@@ -124,6 +127,9 @@ func (i *Input) Read(p []byte) (int, error) {
 			i.err = io.EOF
 		case kind == Cancel:
 			i.err = ErrCanceled
+		case kind == Switch && i.Switch != nil:
+			i.r, i.err = i.Switch()
+			i.Switch = nil
 		default:
 			i.err = Fail(InvalidRequest, "message kind %d does not belong in an upload", kind)
 		}

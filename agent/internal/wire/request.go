@@ -63,6 +63,7 @@ type (
 		Path   Name   `json:"path"`
 		Offset int64  `json:"offset"`
 		Limit  *int64 `json:"limit"`
+		Lane   string `json:"lane"`
 	}
 	Write struct {
 		Common
@@ -70,6 +71,7 @@ type (
 		Mode      *uint32 `json:"mode"`
 		Parents   bool    `json:"parents"`
 		Exclusive bool    `json:"exclusive"`
+		Lane      string  `json:"lane"`
 	}
 	List struct {
 		Common
@@ -102,6 +104,7 @@ type (
 		Common
 		Path Name   `json:"path"`
 		Skip []Name `json:"skip"`
+		Lane string `json:"lane"`
 	}
 	Extract struct {
 		Common
@@ -110,10 +113,16 @@ type (
 		MaxBytes   *int64 `json:"max_bytes"`
 		StripRoot  Name   `json:"strip_root"`
 		LinksAsIs  bool   `json:"links_as_is"`
+		Lane       string `json:"lane"`
 	}
 	Forward struct {
 		Common
 		Port int `json:"port"`
+	}
+	// Lane is the request of a lane, and of nothing else.
+	Lane struct {
+		Common
+		ID string `json:"id"`
 	}
 )
 
@@ -133,6 +142,7 @@ var requests = map[string]func() any{
 	"archive":   func() any { return new(Archive) },
 	"extract":   func() any { return new(Extract) },
 	"forward":   func() any { return new(Forward) },
+	"lane":      func() any { return new(Lane) },
 }
 
 // Decode gives the request of a line as a pointer to one of the types above.

@@ -34,6 +34,17 @@ func (w *Writer) SendBuffer(kind Kind, buf []byte) error {
 	return err
 }
 
+// Switch ends what is sent here with an empty message; all that follows goes to another writer.
+func (w *Writer) Switch(kind Kind, to io.Writer) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if _, err := w.w.Write([]byte{byte(kind), 0, 0, 0, 0}); err != nil {
+		return err
+	}
+	w.w = to
+	return nil
+}
+
 // Send sends a payload of any length, as several messages of the kind when it is larger than a chunk.
 func (w *Writer) Send(kind Kind, payload []byte) error {
 	b := Buffer()
