@@ -18,13 +18,18 @@ TOKEN = "tok-SECRET/+=&123"  # as the host of tests/workspace asks for
 OPERATOR = "app.kubernetes.io/name=sandbox-operator"
 SOURCES = REPOSITORY / "tests" / "workspace"
 MAIN = """
-import pathlib, sys, time
+import os, pathlib, sys, time
 sys.path.insert(0, "/code")
 from git_server import serve
-from repositories import make_ordinary
+from repositories import git, make_ordinary
 root = pathlib.Path("/srv/git")
 made = make_ordinary(root / "public" / "repo.git")
 make_ordinary(root / "private" / "repo.git")
+large = root / "large" / "repo.git"
+make_ordinary(large)
+(large / "large.bin").write_bytes(os.urandom(12_000_000))
+git(large, "add", ".")
+git(large, "commit", "-q", "-m", "large")
 with serve(root, certificate=pathlib.Path("/tls/host.crt"), host="0.0.0.0") as server:
     print("LISTENING", server.port, made.first, made.main, flush=True)
     time.sleep(3600)
@@ -212,6 +217,28 @@ def test_a_repository_that_cannot_be_had_names_entry_reason_and_whether_to_retry
         if reason == "GitRefNotFound":
             namespace.kubectl("patch", SANDBOX, "bad", "--type=merge", "-p", good)
             namespace.wait_ready("bad")
+
+
+def test_a_repository_larger_than_the_volume_is_said_and_not_evicted_again_and_again(
+    namespace: Namespace, host: Host
+) -> None:
+    namespace.create(
+        "small",
+        entries={"code": host.entry("large")},
+        network={"egress": "Cluster"},
+        workspace={"emptyDir": {"sizeLimit": "16Mi"}},
+    )
+    failure = namespace.wait_failure("small", "WorkspaceFull")
+    assert failure["entry"] == "code"
+    assert failure["retryable"] is False
+    assert "16Mi" in failure["message"]
+    assert "workspace.emptyDir.sizeLimit" in failure["message"]
+    assert namespace.condition("small", "Stalled")["status"] == "True"
+    namespace.until(lambda: len(namespace.objects("pods")) == 1, "the sandbox's pod to go")
+    larger = json.dumps({"spec": {"workspace": {"emptyDir": {"sizeLimit": "64Mi"}}}})
+    namespace.kubectl("patch", SANDBOX, "small", "--type=merge", "-p", larger)
+    namespace.wait_ready("small")
+    assert namespace.sh("small", "stat -c %s code/large.bin").strip() == "12000000"
 
 
 def test_a_host_that_takes_the_connection_and_never_answers_is_bounded(namespace: Namespace) -> None:

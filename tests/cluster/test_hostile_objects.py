@@ -94,10 +94,12 @@ def test_affinity_without_end_stops_nothing(
     namespace.kubectl("create", "--raw", f"{API}/{namespace.name}/sandboxes", "-f", str(path))
     namespace.create("fine")
     namespace.wait_ready("fine")
-    namespace.until(
-        lambda: namespace.kubectl("get", SANDBOX, "odd", "-o", "jsonpath={.status.conditions[*].type}"),
-        "odd to be looked at",
-    )
+    # One field alone: the whole is more than this test could parse.
+    said = ("get", SANDBOX, "odd", "-o", "jsonpath={.status.failure}")
+    failure = json.loads(namespace.until(lambda: namespace.kubectl(*said), "odd to be looked at"))
+    assert failure["reason"] == "InvalidSpec"
+    assert "affinity" in failure["message"]
+    assert failure["retryable"] is False
     namespace.delete("odd")
     assert operator_restarts() == before
 
@@ -110,13 +112,33 @@ def test_what_the_api_server_does_not_take_of_affinity_is_said(namespace: Namesp
 
 
 def test_a_pod_that_would_be_too_large_is_said(namespace: Namespace) -> None:
-    # Each dollar is written twice into the pod, so that Kubernetes does not expand it.
-    variables = [{"name": f"V{number}", "value": "$" * 32_768} for number in range(28)]
-    sandbox = namespace.sandbox("large", manifest={"environment": variables})
+    # Control characters have six bytes each in JSON, in content and in paths: more than a ConfigMap holds.
+    paths = {f"{number:03}{chr(2) * 250}": {"dir": {}} for number in range(250)}
+    entries = {"a": {"file": {"content": "\1" * 131_072}}, **paths}
+    sandbox = namespace.sandbox("large", manifest={"entries": entries})
     namespace.kubectl("create", "-f", "-", stdin=json.dumps(sandbox))  # too large for `kubectl apply`
     failure = namespace.wait_failure("large", "InvalidSpec")
-    assert "too large" in failure["message"]
+    assert "may not be more than 1048576 bytes" in failure["message"]
     assert failure["retryable"] is False
+
+
+def test_an_environment_of_megabytes_is_refused(namespace: Namespace) -> None:
+    variables = [{"name": f"V{number}", "value": "x" * 32_768} for number in range(40)]
+    sandbox = namespace.sandbox("large", manifest={"environment": variables})
+    said = namespace.kubectl("create", "-f", "-", stdin=json.dumps(sandbox), check=False)
+    assert "spec.manifest.environment" in said
+    assert "at most 131072 bytes" in said
+
+
+def test_a_quota_bounds_how_many_sandboxes_there_are(namespace: Namespace) -> None:
+    namespace.kubectl("create", "quota", "sandboxes", "--hard=count/sandboxes.sandbox-operator.dev=1")
+    namespace.until(
+        lambda: (namespace.get("resourcequota", "sandboxes") or {}).get("status", {}).get("used"),
+        "the quota to be counted",
+    )
+    namespace.create("one")
+    said = namespace.kubectl("create", "-f", "-", stdin=json.dumps(namespace.sandbox("two")), check=False)
+    assert "exceeded quota: sandboxes" in said
 
 
 def test_a_fence_that_somebody_else_took_is_said_and_not_hammered_at(
