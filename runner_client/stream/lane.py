@@ -234,34 +234,37 @@ class Lanes:
 
     def __init__(self, connector: Connector) -> None:
         self._connector = connector
-        self._open = 0
+        self._lanes: list[Lane] = []
         self._not_before = 0.0
+
+    def __len__(self) -> int:
+        """Lanes that are open, or being opened."""
+        self._lanes = [lane for lane in self._lanes if not lane.ended.done()]
+        return len(self._lanes)
 
     def start(self, name: str) -> "asyncio.Task[Lane] | None":
         """Begin to open a lane for an operation; None where there is none to be had now."""
-        if self._open >= MAX_LANES or asyncio.get_running_loop().time() < self._not_before:
+        if len(self) >= MAX_LANES or asyncio.get_running_loop().time() < self._not_before:
             return None
-        self._open += 1
-        return asyncio.create_task(self._opened(name))
-
-    async def _opened(self, name: str) -> Lane:
         lane = Lane()
+        self._lanes.append(lane)
+        opening = asyncio.create_task(self._open(lane, name))
+        # One that is cancelled before its first step never comes to its own end.
+        opening.add_done_callback(lambda done: lane.close() if done.cancelled() else None)
+        return opening
+
+    async def _open(self, lane: Lane, name: str) -> Lane:
         try:
             async with asyncio.timeout(OPEN_TIMEOUT):
                 await self._connector.lane(lane)
                 await lane.join(name)
         except BaseException as error:
             lane.close()
-            self._open -= 1
             if isinstance(error, Exception):
                 self._not_before = asyncio.get_running_loop().time() + PAUSE
                 logger.debug("no lane", exc_info=True)
             raise
-        lane.ended.add_done_callback(self._closed)
         return lane
-
-    def _closed(self, _: object) -> None:
-        self._open -= 1
 
 
 class Crossing:
