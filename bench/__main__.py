@@ -9,12 +9,13 @@ from collections.abc import Awaitable, Callable
 
 from sandbox_api.kube import KubeError
 
-from . import commands, operator_latency, report, start, transfer, writes
+from . import commands, operator_latency, peer, report, start, transfer, writes
 from .cluster import Bench, BenchError, bench
 from .figures import Figure
 
 GROUPS: dict[str, Callable[[Bench], Awaitable[list[Figure]]]] = {
     "operator": operator_latency.measure,
+    "peer": peer.measure,
     "writes": writes.measure,
     "commands": commands.measure,
     "transfer": transfer.measure,

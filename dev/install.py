@@ -81,7 +81,8 @@ def _without_warnings() -> Iterator[None]:
 
 def _release_state(config: helm.Config) -> str | None:
     try:
-        return str(config.status(RELEASE)["status"])
+        with _without_warnings():
+            return str(config.status(RELEASE)["status"])
     except helm.HelmNotFoundError:
         return None
 
