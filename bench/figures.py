@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -96,6 +96,16 @@ def median(samples: Sequence[float]) -> float:
     return statistics.median(samples)
 
 
+def trimmed_mean(samples: Sequence[float]) -> float:
+    """The mean of what is left without the lowest and the highest tenth.
+
+    Times that end with one of the kubelet's rounds are spread evenly over a second, where the median of 30 samples
+    is off by a twelfth of it (one standard deviation) and this by two thirds of that. Stragglers do not move it.
+    """
+    cut = len(samples) // 10
+    return statistics.fmean(sorted(samples)[cut : len(samples) - cut])
+
+
 def _compared(
     name: str,
     samples: Sequence[float],
@@ -104,12 +114,13 @@ def _compared(
     unit: str,
     bound: Bound | None,
     note: str,
+    center: Callable[[Sequence[float]], float] = median,
 ) -> Figure:
     return Figure(
         name,
-        median(samples),
+        center(samples),
         unit,
-        median(baseline),
+        center(baseline),
         ratio,
         bound,
         len(samples),
@@ -126,10 +137,11 @@ def times(
     unit: str,
     bound: Bound | None = None,
     note: str = "",
+    center: Callable[[Sequence[float]], float] = median,
 ) -> Figure:
-    """Medians compared as value / baseline: "so many times the baseline", of times and of rates alike."""
-    ratio = _divided(median(samples), median(baseline))
-    return _compared(name, samples, baseline, ratio, unit, bound, note)
+    """Centers compared as value / baseline: "so many times the baseline", of times and of rates alike."""
+    ratio = _divided(center(samples), center(baseline))
+    return _compared(name, samples, baseline, ratio, unit, bound, note, center)
 
 
 def quicker(

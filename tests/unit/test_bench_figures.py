@@ -6,7 +6,7 @@ import math
 import pytest
 
 from bench import report
-from bench.figures import Bound, Figure, at_percentile, percentile, quicker, times
+from bench.figures import Bound, Figure, at_percentile, percentile, quicker, times, trimmed_mean
 from bench.writes import KINDS, counted, flow_schema
 
 
@@ -62,6 +62,14 @@ def test_ratios_are_written_in_the_direction_of_their_bound():
     faster = quicker("exec", [2.0], [80.0], "ms")
     assert faster.ratio == 40.0
     assert math.isnan(quicker("exec", [0.0], [80.0], "ms").ratio)
+
+
+def test_stragglers_do_not_move_the_trimmed_mean():
+    assert trimmed_mean([5.0]) == 5.0
+    assert trimmed_mean([1.0] * 9 + [100.0]) == 1.0
+    assert trimmed_mean([float(n) for n in range(20)]) == 9.5
+    figure = times("start", [1.0] * 9 + [100.0], [2.0, 4.0], "ms", center=trimmed_mean)
+    assert (figure.value, figure.baseline, figure.ratio) == (1.0, 3.0, 1 / 3)
 
 
 def test_percentiles_of_both_are_compared():
