@@ -1,7 +1,8 @@
-"""Writes the reference of the resources from the CRD's schema: ``python -m sandbox_api.reference``."""
+"""Writes the reference of the resources from the CRD's schema: ``python -m sandbox_api.reference [FILE]``."""
 
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from .crd import Schema, custom_resources
@@ -129,4 +130,4 @@ def _cell(text: str) -> str:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(reference())
+    Path(*sys.argv[1:2] or ["docs/reference.md"]).write_text(reference())

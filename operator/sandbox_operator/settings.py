@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from sandbox_api.v1alpha1 import Egress, Resources
+from sandbox_api.v1alpha1.quantity import Quantity
 
 from .durations import parse_duration
 
@@ -76,7 +77,7 @@ class Settings(BaseModel):
     default_image: str = Field("python:3.13-slim", description="Image of the workspace container.")
     default_egress: Egress = Egress.INTERNET
     default_start_timeout: Seconds = 300.0
-    default_workspace_size_limit: str = "10Gi"
+    default_workspace_size_limit: Quantity = "10Gi"
     default_resources: JsonResources = Resources(
         requests={"cpu": "100m", "memory": "256Mi"}, limits={"memory": "2Gi"}
     )

@@ -181,7 +181,7 @@ def test_settings_come_from_the_environment() -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [("WORKERS", "many"), ("DEFAULT_EGRESS", "Some"), ("DEFAULT_RESOURCES", "{"), ("DEFAULT_START_TIMEOUT", "soon"),
-     ("DEFALT_IMAGE", "x")],
+     ("DEFAULT_WORKSPACE_SIZE_LIMIT", "10GB"), ("DEFALT_IMAGE", "x")],
 )  # fmt: skip
 def test_settings_that_make_no_sense_are_named(name: str, value: str) -> None:
     with pytest.raises(SettingsError, match=f"SANDBOX_OPERATOR_{name}"):
