@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self, TypeVar, cast
 
+from . import transfer
 from .connector import Connector
 from .content import Content, pieces
 from .errors import (
@@ -41,7 +42,7 @@ from .messages import (
     text,
 )
 from .mux import ClosedByPeerError, Mux, Stream
-from .transfer import crossing_for, download, reply, unexpected, upload, upload_size
+from .transfer import bounded, crossing_for, download, reply, unexpected, upload, upload_size
 
 PROTOCOL = 1
 #: Output of one command that is kept in memory for the caller.
@@ -500,7 +501,8 @@ class AgentClient:
         mux = await self._live()
         stream = mux.open(request_line({"op": "forward", "port": port}))
         try:
-            kind, _ = await receive(stream)
+            async with bounded(transfer.STALL):
+                kind, _ = await receive(stream)
             if kind != Receive.REPLY:
                 raise unexpected(kind)
         except BaseException:
@@ -558,7 +560,7 @@ class AgentClient:
             return await self._answer(request)
 
     async def _answer(self, request: Mapping[str, Any]) -> Any:
-        async with self._stream(request) as stream:
+        async with self._stream(request) as stream, bounded(_patience(request)):
             return await reply(stream)
 
     def _turn(self) -> asyncio.Semaphore:
@@ -572,7 +574,7 @@ class AgentClient:
     async def _uploaded(self, request: Mapping[str, Any], content: Content) -> dict[str, Any]:
         if isinstance(content, bytes | bytearray | memoryview) and len(content) < CHUNK - 4096:
             body = (message(Send.INPUT, content) if content else b"") + END
-            async with self._stream(request, body) as stream:
+            async with self._stream(request, body) as stream, bounded(transfer.STALL):
                 return _object(await reply(stream))
         async with self._crossing(request, upload_size(content)) as (stream, crossing):
             return _object(await upload(stream, content, crossing))
@@ -595,7 +597,8 @@ class AgentClient:
 async def _hello(mux: Mux) -> AgentInfo:
     stream = mux.open(request_line({"op": "hello"}))
     try:
-        said = _object(await reply(stream))
+        async with bounded(CONNECT_TIMEOUT):
+            said = _object(await reply(stream))
     finally:
         stream.close()
     protocol = number(said, "protocol")
@@ -612,6 +615,11 @@ async def _hello(mux: Mux) -> AgentInfo:
         text(said, "root"),
         said.get("lanes") is True,
     )
+
+
+def _patience(request: Mapping[str, Any]) -> float:
+    """Seconds that an operation with one answer may take."""
+    return transfer.ANSWER if request.get("recursive") else transfer.STALL
 
 
 async def _joined(pieces: AsyncIterator[bytes]) -> bytes:

@@ -75,6 +75,11 @@ class Lane(asyncio.Protocol):
         if kind != Receive.REPLY:
             raise ProtocolViolationError(f"the agent answered a lane with a message of kind {kind}")
 
+    @property
+    def arrived(self) -> bool:
+        """Whether :meth:`receive` need not wait."""
+        return bool(self._arrived)
+
     async def receive(self) -> tuple[int, bytes | bytearray]:
         """The next piece of content, which may be a part of a message, or another message.
 

@@ -3,10 +3,11 @@
 import asyncio
 import io
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 from .content import Content, pieces
-from .errors import ConnectionLostError, ProtocolViolationError
+from .errors import Code, ConnectionLostError, ProtocolViolationError
 from .lane import LARGE, Crossing, Lane, LaneLostError, Lanes
 from .messages import END, SWITCH, Receive, Send, number, parse, parse_object, receive, send
 from .mux import ClosedByPeerError, Stream
@@ -15,6 +16,11 @@ from .mux import ClosedByPeerError, Stream
 STEP = 1 << 20
 #: What the agent has, after a lane broke, to say why on the stream.
 WHY = 5.0
+#: Seconds in which an agent that is there must take or send something. What it sends adds to them at this rate (bytes a
+#: second), so that one that sends a little now and then is not waited for without end.
+STALL, SLOWEST = 60.0, 16 << 10
+#: Seconds for the answer to what may take long: removing a tree, placing what has been uploaded.
+ANSWER = 600.0
 
 
 def upload_size(content: Content) -> int | None:
@@ -54,18 +60,20 @@ async def upload(stream: Stream, content: Content, crossing: Crossing | None) ->
             view = memoryview(piece).cast("B")
             for start in range(0, len(view), STEP):
                 part = view[start : start + STEP]
+                async with bounded(STALL):
+                    await (send(stream, Send.INPUT, part) if lane is None else lane.send(part))
                 if lane is not None:
-                    await lane.send(part)
                     continue
-                await send(stream, Send.INPUT, part)
                 if crossing is not None and (lane := crossing.lane(len(part))) is not None:
                     await stream.write(SWITCH)
-        await (stream.write(END) if lane is None else lane.send_end())
+        async with bounded(STALL):
+            await (stream.write(END) if lane is None else lane.send_end())
     except (ClosedByPeerError, LaneLostError):
         pass  # it refused: the answer says why
     finally:
         await source.aclose()  # type: ignore[attr-defined]
-    return await (reply(stream) if lane is None else _reply_beside(stream, lane))
+    async with bounded(ANSWER):
+        return await (reply(stream) if lane is None else _reply_beside(stream, lane))
 
 
 async def _reply_beside(stream: Stream, lane: Lane) -> Any:
@@ -105,11 +113,18 @@ async def download(
         ConnectionLostError: The stream or the lane broke.
         ProtocolViolationError: The agent sent more than was asked for, or less than it says.
     """
-    size = 0
+    size, waited = 0, 0.0
     lane: Lane | None = None
     switched = False
+    clock = asyncio.get_running_loop().time
     while True:
-        kind, payload = await (lane.receive() if lane is not None and switched else receive(stream))
+        if lane is not None and switched and lane.arrived:
+            kind, payload = await lane.receive()
+        else:
+            began = clock()
+            async with bounded(STALL + size / SLOWEST - waited):
+                kind, payload = await (lane.receive() if lane is not None and switched else receive(stream))
+            waited += clock() - began
         if kind == Receive.REPLY:
             if not payload:
                 continue
@@ -127,6 +142,24 @@ async def download(
             return
         else:
             raise unexpected(kind)
+
+
+@asynccontextmanager
+async def bounded(seconds: float) -> AsyncIterator[None]:
+    """Bound a wait for an agent that answers pings, and may do nothing else.
+
+    Raises:
+        ConnectionLostError: It took longer.
+    """
+    try:
+        async with asyncio.timeout(max(0.0, seconds)) as limit:
+            yield
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        raise ConnectionLostError(
+            Code.CONNECTION_LOST, f"the agent is there, but did nothing for {seconds:.0f} s"
+        ) from None
 
 
 def unexpected(kind: int) -> ProtocolViolationError:

@@ -6,11 +6,18 @@ import socket
 import struct
 import tracemalloc
 from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
+from agents.sandbox.errors import SandboxError
+from agents.sandbox.manifest import Manifest
+from agents.sandbox.snapshot import LocalSnapshotSpec
 
+from runner_client import KubernetesSandboxClient
+from runner_client.stream import transfer
 from runner_client.stream.agent import AgentClient
-from runner_client.stream.errors import ProtocolViolationError
+from runner_client.stream.errors import ConnectionLostError, ProtocolViolationError
 from runner_client.stream.messages import Receive
 from runner_client.stream.mux import Mux
 
@@ -77,6 +84,24 @@ class HostileAgent:
                 writer.write(FRAME.pack(0, DATA, 0, number, len(piece)) + piece)
                 await writer.drain()
         writer.write(FRAME.pack(0, WINDOW_UPDATE, FIN, number, 0))
+
+
+class SilentAgent(HostileAgent):
+    """Says who it is, answers pings, and does nothing else; or sends a byte of content now and then."""
+
+    def __init__(self, *, trickles: bool = False) -> None:
+        super().__init__(lambda: iter(()))
+        self._trickles = trickles
+
+    async def _reply(self, writer: asyncio.StreamWriter, number: int, operation: str) -> None:
+        if operation == "hello":
+            await super()._reply(writer, number, operation)
+            return
+        while True:
+            await asyncio.sleep(0.02)
+            if self._trickles:
+                piece = said(Receive.REPLY, b"x")
+                writer.write(FRAME.pack(0, DATA, 0, number, len(piece)) + piece)
 
 
 Connect = Callable[[Callable[[], Iterator[bytes]]], AgentClient]
@@ -173,3 +198,68 @@ async def test_a_name_that_leads_elsewhere_is_refused(connect: Connect, name: st
 async def test_an_answer_that_is_none_is_an_error_of_its_own(connect: Connect, content: bytes) -> None:
     with pytest.raises(ProtocolViolationError):
         await connect(lambda: iter([content])).remove("/w/x")
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transfer, "STALL", 0.3)
+    monkeypatch.setattr(transfer, "ANSWER", 0.4)
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_an_agent_that_only_answers_pings_holds_no_file_operation_for_ever() -> None:
+    agent = SilentAgent()
+
+    async def endless() -> AsyncIterator[bytes]:
+        while True:
+            yield bytes(MIB)
+
+    async with AgentClient(agent) as client:
+        for asked in (
+            lambda: client.read("/w/a"),
+            lambda: client.list("/w"),
+            lambda: client.stat("/w/a"),
+            lambda: client.mkdir("/w/a"),
+            lambda: client.remove("/w/a", recursive=True),
+            lambda: client.move("/w/a", "/w/b"),
+            lambda: client.write("/w/a", b"small"),
+            lambda: client.write("/w/a", bytes(MIB // 8)),
+            lambda: client.write("/w/a", endless()),
+            lambda: client.extract("/w/a", bytes(MIB // 8)),
+            lambda: client.forward(80),
+            lambda: anext(client.archive("/w")),
+        ):
+            async with asyncio.timeout(10):
+                with pytest.raises(ConnectionLostError, match="did nothing"):
+                    await asked()
+        assert client.connected
+    await agent.aclose()
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_content_that_trickles_is_not_waited_for_without_end() -> None:
+    agent = SilentAgent(trickles=True)
+    async with AgentClient(agent) as client, asyncio.timeout(10):
+        with pytest.raises(ConnectionLostError, match="did nothing"):
+            await client.read("/w/a")
+    await agent.aclose()
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("ending", ["aclose", "stop and delete"])
+async def test_a_sandbox_whose_agent_is_silent_is_deleted_without_its_last_save(
+    cluster_in_memory: Any, workspace: Path, tmp_path: Path, ending: str
+) -> None:
+    client = KubernetesSandboxClient(access=cluster_in_memory)
+    snapshot = LocalSnapshotSpec(base_path=tmp_path)
+    session = await client.create(manifest=Manifest(root=str(workspace)), snapshot=snapshot)
+    await session.start()
+    agent = SilentAgent()
+    await session._inner._agent.aclose()
+    session._inner._agent = AgentClient(agent)
+    async with asyncio.timeout(10):
+        with pytest.raises(SandboxError, match="did nothing"):
+            await (session.aclose() if ending == "aclose" else session.stop())
+        await client.delete(session)
+    assert not cluster_in_memory.sandboxes()
+    await agent.aclose()
