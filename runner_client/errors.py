@@ -43,9 +43,9 @@ from .stream.errors import (
     ConnectionLostError,
     NotFoundError,
     PathRefusedError,
+    StoppingError,
     StreamError,
     UnsupportedUserError,
-    is_stopping,
 )
 
 BACKEND = "kubernetes"
@@ -164,7 +164,7 @@ def explain(error: AgentError, *, change: bool = False) -> str:
         error: What happened.
         change: Whether what was asked would have changed something.
     """
-    if is_stopping(error) or error.code == Code.POD_NOT_FOUND:
+    if isinstance(error, StoppingError) or error.code == Code.POD_NOT_FOUND:
         return (
             "the pod of the sandbox was deleted or is being stopped, and nothing more can be done in it: "
             f"start() the session again to go on in its next one ({error.message})"

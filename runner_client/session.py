@@ -53,7 +53,7 @@ from .sandboxes import CREATED_BY, FIELD_MANAGER, random_name
 from .spec import sandbox_spec
 from .state import KubernetesSandboxSessionState
 from .stream.agent import AgentClient, FileInfo
-from .stream.errors import AgentError, ExistsError, NotFoundError, OperationError, StreamError, is_stopping
+from .stream.errors import AgentError, ExistsError, NotFoundError, OperationError, StoppingError, StreamError
 from .uploads import UploadStream
 
 logger = logging.getLogger(__name__)
@@ -403,7 +403,7 @@ class KubernetesSandboxSession(BaseSandboxSession):
         try:
             result = await self.agent.exec(argv, timeout=timeout_s, user=_user(user))
         except OperationError as error:
-            self._stopping = self._stopping or is_stopping(error)
+            self._stopping = self._stopping or isinstance(error, StoppingError)
             return _not_started(error, argv)
         except AgentError as error:
             raise errors.exec_error(error, argv) from error
@@ -421,7 +421,7 @@ class KubernetesSandboxSession(BaseSandboxSession):
         try:
             await self.agent.exec(["/proc/self/exe", "version"], timeout=10)
         except OperationError as error:
-            self._stopping = self._stopping or is_stopping(error)
+            self._stopping = self._stopping or isinstance(error, StoppingError)
         except StreamError:
             self._stopping = True
         return self._stopping

@@ -40,6 +40,7 @@ class Code(StrEnum):
     TIMEOUT = "timeout"
     CONNECTION_REFUSED = "connection_refused"
     CANCELED = "canceled"
+    STOPPING = "stopping"
     IO = "io"
     # said by us
     CONNECT_FAILED = "connect_failed"
@@ -103,6 +104,10 @@ class UnsupportedUserError(OperationError):
     """This sandbox cannot act as another user."""
 
 
+class StoppingError(OperationError):
+    """The agent's container is being stopped, and nothing more is begun in it: try again in the sandbox's next pod."""
+
+
 class StreamError(AgentError):
     """There is no answer: the path to the agent failed."""
 
@@ -129,18 +134,12 @@ _KINDS: Mapping[str, type[OperationError]] = {
     Code.OUTSIDE_ROOTS: PathRefusedError,
     Code.READ_ONLY: PathRefusedError,
     Code.UNSUPPORTED_USER: UnsupportedUserError,
+    Code.STOPPING: StoppingError,
 }
-#: The agent's refusal of commands once its container has been told to stop; it has no code of its own.
+#: How agents said ``stopping`` before there was a code for it: as ``io``.
 _STOPPING = "the agent is stopping"
-
-
-def is_stopping(error: AgentError) -> bool:
-    """Whether the agent refused because its container is being stopped."""
-    return error.code == Code.IO and error.message == _STOPPING
-
-
 #: Refused before anything was done, for a reason that passes.
-_RETRYABLE = frozenset({Code.TOO_MANY, Code.CONNECTION_REFUSED})
+_RETRYABLE = frozenset({Code.TOO_MANY, Code.CONNECTION_REFUSED, Code.STOPPING})
 
 
 def from_wire(said: Mapping[str, Any]) -> OperationError:
@@ -148,6 +147,8 @@ def from_wire(said: Mapping[str, Any]) -> OperationError:
     code: Code | str = str(said.get("code") or Code.IO)[:64]
     if code in Code.__members__.values():
         code = Code(code)
+    if code == Code.IO and said.get("message") == _STOPPING:
+        code = Code.STOPPING
     path, errno = said.get("path"), said.get("errno")
     return _KINDS.get(code, OperationError)(
         code,

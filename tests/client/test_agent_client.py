@@ -18,6 +18,8 @@ from runner_client.stream.errors import (
     NotFoundError,
     OperationError,
     PathRefusedError,
+    StoppingError,
+    from_wire,
 )
 
 
@@ -533,3 +535,10 @@ async def test_cancelling_at_any_moment_leaves_no_stream_and_no_process(client, 
         while await left() != b"0":  # noqa: ASYNC110 - nobody tells us
             await asyncio.sleep(0.05)
     await eventually(lambda: not [p for p in workspace.iterdir() if not p.name.startswith("f")])
+
+
+@pytest.mark.parametrize("code", ["stopping", "io"])
+def test_agents_of_all_ages_say_that_they_are_stopping(code):
+    error = from_wire({"code": code, "message": "the agent is stopping"})
+    assert type(error) is StoppingError
+    assert error.retryable

@@ -103,7 +103,7 @@ func (t *Table) reserve() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.stopping {
-		return wire.Fail(wire.IO, "the agent is stopping")
+		return wire.Fail(wire.Stopping, "the agent is stopping")
 	}
 	if t.running >= MaxRunning {
 		return wire.Fail(wire.TooMany, "%d processes are running already", t.running)

@@ -41,6 +41,7 @@ const (
 	Timeout           Code = "timeout"
 	ConnectionRefused Code = "connection_refused"
 	Canceled          Code = "canceled"
+	Stopping          Code = "stopping"
 	IO                Code = "io"
 )
 
