@@ -219,6 +219,29 @@ def test_a_repository_that_cannot_be_had_names_entry_reason_and_whether_to_retry
             namespace.wait_ready("bad")
 
 
+def test_ssh_runs_for_a_user_that_no_image_knows(namespace: Namespace, host: Host) -> None:
+    """The host speaks no ssh, so this gets as far as that; without a name for its user ssh would not even connect."""
+    key = "-----BEGIN OPENSSH PRIVATE KEY-----\nAAAA\n-----END OPENSSH PRIVATE KEY-----\n"
+    namespace.apply(
+        {
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": {"name": "key"},
+            "stringData": {"ssh-privatekey": key, "known_hosts": "* ssh-ed25519 AAAA\n"},
+        }
+    )
+    url = host.url.replace("https://", "ssh://git@")
+    namespace.create(
+        "odd-user",
+        entries={"repo": {"gitRepo": {"url": f"{url}/a", "credentialsSecretRef": {"name": "key"}}}},
+        network={"egress": "Cluster"},
+        security={"runAsUser": 54321, "runAsGroup": 54321},
+    )
+    failure = namespace.wait_failure("odd-user", "GitFailed")
+    assert "user name" not in failure["message"]
+    assert failure["retryable"] is True
+
+
 def test_a_repository_larger_than_the_volume_is_said_and_not_evicted_again_and_again(
     namespace: Namespace, host: Host
 ) -> None:
