@@ -239,13 +239,15 @@ async def test_a_persisted_workspace_comes_back_in_another_pod(client, tmp_path)
     session = await client.create(manifest=Manifest(entries={"a": File(content=b"1")}), snapshot=snapshot)
     await session.start()
     await session.exec("echo 2 > a; mkdir -p d && ln -s ../a d/link && chmod 640 a")
+    await session.exec("echo 3 > closed; mkdir -p c && echo 4 > c/f && chmod 000 closed c")
     await session.stop()
     await client.delete(session)
     resumed = await client.resume(
         client.deserialize_session_state(client.serialize_session_state(session.state))
     )
     await resumed.start()
-    assert (await resumed.exec("cat d/link; stat -c %a a")).stdout == b"2\n640\n"
+    assert (await resumed.exec("cat d/link; stat -c %a a closed; ls c || echo shut")).stdout == b"2\n640\n0\nshut\n"
+    assert (await resumed.exec("chmod 700 closed c; cat closed c/f")).stdout == b"3\n4\n"
     await client.delete(resumed)
 
 

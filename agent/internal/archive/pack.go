@@ -117,11 +117,20 @@ func (p *packer) member(dir *os.Root, name, member string, info fs.FileInfo) err
 	switch {
 	case info.IsDir():
 		sub, err := files.OpenSame(dir, name, info)
+		if errors.Is(err, fs.ErrPermission) {
+			// What is in it can be looked up only as long as the bits are there.
+			restore, lerr := files.Lend(dir, name, info, 0o500)
+			if lerr != nil {
+				return unreadable(lerr)
+			}
+			defer restore()
+			sub, err = files.OpenSame(dir, name, info)
+		}
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil
 		}
 		if err != nil {
-			return err
+			return unreadable(err)
 		}
 		defer sub.Close()
 		h.Typeflag, h.Name = tar.TypeDir, member+"/"
@@ -141,11 +150,19 @@ func (p *packer) member(dir *os.Root, name, member string, info fs.FileInfo) err
 		return p.tar.WriteHeader(h)
 	case info.Mode().IsRegular():
 		f, now, err := files.OpenRegular(dir, name)
+		if errors.Is(err, fs.ErrPermission) {
+			restore, lerr := files.Lend(dir, name, info, 0o400)
+			if lerr != nil {
+				return unreadable(lerr)
+			}
+			f, now, err = files.OpenRegular(dir, name)
+			restore()
+		}
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil
 		}
 		if err != nil {
-			return err
+			return unreadable(err)
 		}
 		defer f.Close()
 		if !os.SameFile(info, now) {
@@ -158,6 +175,17 @@ func (p *packer) member(dir *os.Root, name, member string, info fs.FileInfo) err
 		return p.content(f, h.Size)
 	}
 	return nil
+}
+
+// unreadable says what to do about a member that another user has closed to the agent.
+func unreadable(err error) error {
+	if !errors.Is(err, fs.ErrPermission) {
+		return err
+	}
+	e := wire.Fail(wire.PermissionDenied,
+		"uid %d may not read this, so what it is in cannot be packed: make it readable for everybody, or remove it", os.Getuid())
+	e.Errno = "EACCES"
+	return e
 }
 
 // content writes exactly as many bytes as the header says: a file that grows meanwhile is cut, one that shrinks is

@@ -4,7 +4,10 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"strconv"
 	"syscall"
+
+	"golang.org/x/sys/unix"
 
 	"sandbox-operator.dev/agent/internal/wire"
 )
@@ -26,6 +29,42 @@ func OpenRegular(dir *os.Root, name string) (*os.File, fs.FileInfo, error) {
 		return nil, nil, err
 	}
 	return f, info, nil
+}
+
+// Lend gives the agent's own file or directory permission bits that its owner has taken from himself (mode 000), until
+// restore is called. An owner may, and so what is his can be packed whatever its mode is. Someone else's is EACCES.
+func Lend(dir *os.Root, name string, seen fs.FileInfo, bits uint32) (restore func(), err error) {
+	var fd int
+	if err := withFD(dir, func(d int) (err error) {
+		fd, err = unix.Openat(d, name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+		return err
+	}); err != nil {
+		return nil, err
+	}
+	// A descriptor rather than the name: nothing that was put in its place meanwhile is changed.
+	self := "/proc/self/fd/" + strconv.Itoa(fd)
+	old, now := seen.Sys().(*syscall.Stat_t), unix.Stat_t{}
+	err = unix.Fstat(fd, &now)
+	switch {
+	case err != nil:
+	case now.Dev != old.Dev || now.Ino != old.Ino:
+		err = syscall.ENOENT
+	case now.Uid != uint32(os.Geteuid()):
+		err = syscall.EACCES
+	default:
+		err = unix.Chmod(self, now.Mode&0o7777|bits)
+	}
+	if err != nil {
+		unix.Close(fd)
+		return nil, err
+	}
+	return func() {
+		defer unix.Close(fd)
+		lent := unix.Stat_t{}
+		if unix.Fstat(fd, &lent) == nil && lent.Mode == now.Mode|bits { // else it has been given another mode meanwhile
+			_ = unix.Chmod(self, now.Mode&0o7777)
+		}
+	}, nil
 }
 
 // Open opens a file for reading, at an offset and up to a limit (none if nil).

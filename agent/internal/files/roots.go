@@ -16,6 +16,9 @@ import (
 	"sandbox-operator.dev/agent/internal/wire"
 )
 
+// maxPath is the longest path that is looked at, as the kernel's PATH_MAX.
+const maxPath = 4096
+
 // Root is a directory beneath which the client may act.
 type Root struct {
 	Path     string
@@ -81,6 +84,9 @@ func beneath(abs, dir string) (string, bool) {
 
 // clean checks a path that the client gave. `..` is resolved in the text, before any link is looked at.
 func (rs Roots) clean(p string) (string, error) {
+	if len(p) > maxPath {
+		return "", wire.Fail(wire.InvalidRequest, "a path has at most %d bytes, not %d", maxPath, len(p))
+	}
 	if !path.IsAbs(p) {
 		return "", wire.Fail(wire.InvalidRequest, "a path must be absolute").At(p)
 	}
