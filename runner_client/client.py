@@ -3,6 +3,8 @@
 import asyncio
 import os
 import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Self
 
 from agents.sandbox._mount_security import redact_mount_error_data
@@ -29,7 +31,7 @@ from .state import KubernetesSandboxSessionState
 class KubernetesSandboxClient(BaseSandboxClient[KubernetesSandboxClientOptions | None]):
     """Runs the SDK's sandboxes on Kubernetes.
 
-    Connections are opened when they are needed and closed with the last session: no closing needed.
+    Connections are opened when they are needed and closed when no session is started any more: no closing needed.
     It may be kept for the life of a program, and used by one event loop at a time.
 
     Args:
@@ -68,6 +70,7 @@ class KubernetesSandboxClient(BaseSandboxClient[KubernetesSandboxClientOptions |
         self._access = access
         self._live: set[KubernetesSandboxSession] = set()
         self._kept = False
+        self._busy = 0
 
     async def __aenter__(self) -> Self:
         self._kept = True
@@ -104,21 +107,17 @@ class KubernetesSandboxClient(BaseSandboxClient[KubernetesSandboxClientOptions |
         manifest = manifest if manifest is not None else Manifest()
         self._validate_manifest_for_create(manifest)
         session_id = uuid.uuid4()
-        access = await self._reach()
-        state = KubernetesSandboxSessionState(
-            session_id=session_id,
-            manifest=manifest,
-            snapshot=resolve_snapshot(snapshot, str(session_id)),
-            exposed_ports=options.exposed_ports,
-            namespace=options.namespace or self._namespace or access.namespace,
-            name=options.name or random_name(options.name_prefix),
-            options=options,
-        )
-        try:
+        async with self._reached() as access:
+            state = KubernetesSandboxSessionState(
+                session_id=session_id,
+                manifest=manifest,
+                snapshot=resolve_snapshot(snapshot, str(session_id)),
+                exposed_ports=options.exposed_ports,
+                namespace=options.namespace or self._namespace or access.namespace,
+                name=options.name or random_name(options.name_prefix),
+                options=options,
+            )
             await self._rehearse(access, state)
-        except BaseException:
-            await self._release_if_idle()
-            raise
         return self._session(access, state)
 
     @redact_mount_error_data
@@ -128,21 +127,17 @@ class KubernetesSandboxClient(BaseSandboxClient[KubernetesSandboxClientOptions |
             raise TypeError("KubernetesSandboxClient.resume expects a KubernetesSandboxSessionState")
         state.assert_path_grants_rebound()
         self._validate_manifest_for_create(state.manifest)
-        access = await self._reach()
-        inner = self._inner(access, state)
         try:
-            alive = await inner._alive() if state.uid else None
-            if alive is None:
-                inner._forget()
-                await self._rehearse(access, state)
-            else:
-                inner._set_start_state_preserved(True)
+            async with self._reached() as access:
+                inner = self._inner(access, state)
+                alive = await inner._alive() if state.uid else None
+                if alive is None:
+                    inner._forget()
+                    await self._rehearse(access, state)
+                else:
+                    inner._set_start_state_preserved(True)
         except (ApiError, CredentialsError) as error:
-            await self._release_if_idle()
             raise errors.api_error(error, "start") from error
-        except BaseException:
-            await self._release_if_idle()
-            raise
         return self._wrapped(inner)
 
     async def attach(
@@ -161,16 +156,15 @@ class KubernetesSandboxClient(BaseSandboxClient[KubernetesSandboxClientOptions |
             ConfigurationError: There is no such sandbox, or we may not read it.
         """
         options = options or self._options
-        access = await self._reach()
-        namespace = namespace or options.namespace or self._namespace or access.namespace
-        try:
-            found = Sandbox.model_validate(await access.api.get(SANDBOXES, name, namespace))
-        except (ApiError, CredentialsError) as error:
-            await self._release_if_idle()
-            # Without the kind's definition it is the path that is not found.
-            if isinstance(error, NotFound) and error.details.get("name") == name:
-                raise errors.configuration_error(f"there is no sandbox {namespace}/{name}") from error
-            raise errors.create_error(error, namespace, name) from error
+        async with self._reached() as access:
+            namespace = namespace or options.namespace or self._namespace or access.namespace
+            try:
+                found = Sandbox.model_validate(await access.api.get(SANDBOXES, name, namespace))
+            except (ApiError, CredentialsError) as error:
+                # Without the kind's definition it is the path that is not found.
+                if isinstance(error, NotFound) and error.details.get("name") == name:
+                    raise errors.configuration_error(f"there is no sandbox {namespace}/{name}") from error
+                raise errors.create_error(error, namespace, name) from error
         session_id = uuid.uuid4()
         state = KubernetesSandboxSessionState(
             session_id=session_id,
@@ -197,6 +191,7 @@ class KubernetesSandboxClient(BaseSandboxClient[KubernetesSandboxClientOptions |
         inner = session._inner
         if not isinstance(inner, KubernetesSandboxSession):
             raise TypeError("KubernetesSandboxClient.delete expects a session of a KubernetesSandboxClient")
+        self._live.add(inner)
         try:
             await inner._disconnect()
             state = inner.state
@@ -234,7 +229,6 @@ class KubernetesSandboxClient(BaseSandboxClient[KubernetesSandboxClientOptions |
         )
 
     def _wrapped(self, inner: KubernetesSandboxSession) -> SandboxSession:
-        self._live.add(inner)
         return self._wrap_session(inner, instrumentation=self._instrumentation)
 
     async def _reach(self) -> Access:
@@ -246,6 +240,16 @@ class KubernetesSandboxClient(BaseSandboxClient[KubernetesSandboxClientOptions |
             except CredentialsError as error:
                 raise errors.configuration_error(str(error)) from error
         return self._access
+
+    @asynccontextmanager
+    async def _reached(self) -> AsyncIterator[Access]:
+        """The cluster, for a while: afterwards connections are closed, unless a session is started or others ask."""
+        self._busy += 1
+        try:
+            yield await self._reach()
+        finally:
+            self._busy -= 1
+            await self._release_if_idle()
 
     async def _rehearse(self, access: Access, state: KubernetesSandboxSessionState) -> None:
         """Have the API server create the Sandbox without doing it: kind, rights, rules and admission in one.
@@ -273,5 +277,5 @@ class KubernetesSandboxClient(BaseSandboxClient[KubernetesSandboxClientOptions |
 
     async def _release_if_idle(self) -> None:
         self._live -= {session for session in self._live if session.abandoned}
-        if not self._kept and not self._live and self._access is not None:
+        if not self._kept and not self._busy and not self._live and self._access is not None:
             await self._access.release()

@@ -240,6 +240,17 @@ def write_error(error: AgentError, path: Path) -> SandboxError:
     )
 
 
+def path_too_long(path: str, size: int, limit: int, *, for_write: bool) -> SandboxError:
+    """For a path that no file can have. Of the path itself only the beginning is in the error."""
+    message = f"the path {path[:80]}… has {size} bytes; a path has at most {limit}"
+    shown, context = Path(f"{path[:80]}…"), {"backend": BACKEND, "reason": "path_too_long"}
+    if for_write:
+        return WorkspaceArchiveWriteError(path=shown, message=message, context=context, retryable=False)
+    failed = WorkspaceArchiveReadError(path=shown, context=context, retryable=False)
+    failed.message, failed.args = message, (message,)
+    return failed
+
+
 def path_error(error: AgentError, path: Path) -> SandboxError:
     """For a path that the agent's confinement refuses; the same classes as the SDK's own checks use."""
     if error.code == Code.READ_ONLY:

@@ -54,7 +54,7 @@ from .spec import sandbox_spec
 from .state import KubernetesSandboxSessionState
 from .stream.agent import AgentClient, FileInfo
 from .stream.errors import AgentError, ExistsError, NotFoundError, OperationError, StoppingError, StreamError
-from .uploads import UploadStream
+from .uploads import UploadStream, check_sources
 
 logger = logging.getLogger(__name__)
 
@@ -62,6 +62,8 @@ AWAITING_SECRET = "sandbox-operator.dev/awaiting-secret"  # noqa: S105 - an anno
 UPLOADED = "sandbox-operator.dev/uploaded"
 #: On the Secret of a session, so that an orphan can be told.
 SESSION_LABEL = "sandbox-operator.dev/session"
+#: Bytes of a path, as the kernel's PATH_MAX.
+MAX_PATH = 4096
 #: Larger downloads go through a temporary file.
 SPOOL = 16 << 20
 BATCH = 4 << 20
@@ -159,6 +161,13 @@ class KubernetesSandboxSession(BaseSandboxSession):
         state, api = self.state, self._access.api
         secret = f"{state.name}-env"
         mapped = await map_manifest(state.manifest, secret_name=secret, only_ephemeral=self._from_snapshot)
+        # Before there is a Sandbox: what is missing here need not start a pod first.
+        await asyncio.to_thread(
+            check_sources,
+            mapped.uploads,
+            base_dir=self._manifest_base_dir(),
+            grants=state.manifest.extra_path_grants,
+        )
         spec = sandbox_spec(state.options, mapped.manifest)
         annotations = {AWAITING_SECRET: secret} if mapped.secret_values else {}
         body = sandbox_body(state, spec, annotations)
@@ -361,6 +370,8 @@ class KubernetesSandboxSession(BaseSandboxSession):
 
     async def _shutdown_backend(self) -> None:
         """Close the stream and delete the Sandbox. Accepted is enough: the finalizer does the rest."""
+        if self._opened is not None:
+            self._opened(self)  # connections stay until this is done
         await self._disconnect()
         if not self.state.uid or not self.state.owned:
             return
@@ -427,6 +438,14 @@ class KubernetesSandboxSession(BaseSandboxSession):
         return self._stopping
 
     # -- files
+
+    def normalize_path(self, path: Path | str, *, for_write: bool = False) -> Path:
+        """See the SDK. Bounded: its work on a path of a megabyte would hold up the event loop for seconds."""
+        given = str(path)
+        size = len(given) if len(given) > MAX_PATH else len(given.encode(errors="surrogateescape"))
+        if size > MAX_PATH:
+            raise errors.path_too_long(given, size, MAX_PATH, for_write=for_write)
+        return super().normalize_path(path, for_write=for_write)
 
     async def _validate_path_access(self, path: Path | str, *, for_write: bool = False) -> Path:
         # Lexically, for the SDK's error classes; the agent checks links when the path is used.
@@ -568,7 +587,8 @@ class KubernetesSandboxSession(BaseSandboxSession):
         try:
             return await agent.again(lambda: _gathered(agent.archive(root, skip=skip)))
         except AgentError as error:
-            raise errors.read_error(error, self._workspace_root_path()) from error
+            at = Path(error.path) if error.path else self._workspace_root_path()
+            raise errors.read_error(error, at) from error
 
     async def hydrate_workspace(self, data: io.IOBase) -> None:
         """Unpack a tar stream, compressed or not, into the workspace; the agent checks every member.

@@ -94,32 +94,12 @@ class UploadStream(io.RawIOBase):
             yield _header(path, 0, mode, tarfile.DIRTYPE)
 
     def _local_file(self, upload: Upload, source: LocalFile) -> Iterator[bytes]:
-        described = Path(os.path.abspath(self._base_dir / source.src))  # noqa: PTH100 - links must not be resolved
-        directory = LocalDir(src=source.src.parent)
-        try:
-            root = directory._resolve_local_dir_src_root(self._base_dir, source_grants=self._grants)
-            descriptor = directory._open_local_dir_file_for_copy(
-                base_dir=self._base_dir,
-                src_root=root,
-                rel_child=Path(source.src.name),
-                source_grants=self._grants,
-            )
-        except LocalDirReadError as error:
-            context = {k: v for k, v in error.context.items() if k != "src"}
-            raise LocalFileReadError(src=described, context=context, cause=error.cause) from error
-        except OSError as error:
-            raise LocalFileReadError(src=described, cause=error) from error
+        descriptor, described = _open_local_file(source, self._base_dir, self._grants)
         yield from self._file(descriptor, described, upload.path, upload.mode)
 
     def _local_dir(self, upload: Upload, source: LocalDir) -> Iterator[bytes]:
-        root = source._resolve_local_dir_src_root(self._base_dir, source_grants=self._grants)
+        root, children = _list_local_dir(source, self._base_dir, self._grants)
         yield from self._directory(upload.path, upload.mode)
-        try:
-            children = source._list_local_dir_files(
-                base_dir=self._base_dir, src_root=root, source_grants=self._grants
-            )
-        except OSError as error:
-            raise LocalDirReadError(src=root, cause=error) from error
         for child in sorted(children):
             for parent in list(child.parents)[-2::-1]:
                 yield from self._directory(_join(upload.path, parent.as_posix()), 0o755)
@@ -152,6 +132,50 @@ class UploadStream(io.RawIOBase):
         self.files.append(
             MaterializedFile(path=Path(PurePosixPath(self._root) / path), sha256=digest.hexdigest())
         )
+
+
+def check_sources(
+    uploads: Sequence[Upload], *, base_dir: Path, grants: tuple[SandboxPathGrant, ...] = ()
+) -> None:
+    """Look whether all local sources are there, and may be read, before anything is made for them.
+
+    Raises:
+        LocalFileReadError: A file is missing, is a link, cannot be read or is outside of what is trusted.
+        LocalDirReadError: The same of a directory, or of what is in it.
+    """
+    for upload in uploads:
+        if isinstance(upload.source, LocalFile):
+            os.close(_open_local_file(upload.source, base_dir, grants)[0])
+        elif isinstance(upload.source, LocalDir):
+            _list_local_dir(upload.source, base_dir, grants)
+
+
+def _open_local_file(
+    source: LocalFile, base_dir: Path, grants: tuple[SandboxPathGrant, ...]
+) -> tuple[int, Path]:
+    described = Path(os.path.abspath(base_dir / source.src))  # noqa: PTH100 - links must not be resolved
+    directory = LocalDir(src=source.src.parent)
+    try:
+        root = directory._resolve_local_dir_src_root(base_dir, source_grants=grants)
+        descriptor = directory._open_local_dir_file_for_copy(
+            base_dir=base_dir, src_root=root, rel_child=Path(source.src.name), source_grants=grants
+        )
+    except LocalDirReadError as error:
+        context = {k: v for k, v in error.context.items() if k != "src"}
+        raise LocalFileReadError(src=described, context=context, cause=error.cause) from error
+    except OSError as error:
+        raise LocalFileReadError(src=described, cause=error) from error
+    return descriptor, described
+
+
+def _list_local_dir(
+    source: LocalDir, base_dir: Path, grants: tuple[SandboxPathGrant, ...]
+) -> tuple[Path, list[Path]]:
+    root = source._resolve_local_dir_src_root(base_dir, source_grants=grants)
+    try:
+        return root, source._list_local_dir_files(base_dir=base_dir, src_root=root, source_grants=grants)
+    except OSError as error:
+        raise LocalDirReadError(src=root, cause=error) from error
 
 
 def _header(

@@ -200,7 +200,7 @@ class FakeCluster:
         self.api.on_change = self._changed
         self.failure: dict[str, Any] | None = None
         self.hold_pod = False
-        self.released = 0
+        self._released_after = 0
         self.connects = 0
         self.not_running = 0
         self._tasks: set[asyncio.Task] = set()
@@ -228,7 +228,12 @@ class FakeCluster:
         return Pod()
 
     async def release(self) -> None:
-        self.released += 1
+        self._released_after = len(self.api.requests)
+
+    @property
+    def connected(self) -> bool:
+        """Whether there were requests since connections were closed."""
+        return len(self.api.requests) > self._released_after
 
     def sandboxes(self) -> list[Object]:
         return self.api.of(SANDBOXES)

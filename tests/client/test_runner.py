@@ -81,7 +81,7 @@ async def test_the_runner_makes_works_in_and_deletes_a_sandbox(cluster_in_memory
     assert "exists" in said[4]
     assert (workspace / "report.md").read_text().strip() == "mended"
     assert cluster_in_memory.sandboxes() == []
-    assert cluster_in_memory.released
+    assert not cluster_in_memory.connected
 
 
 async def test_options_as_a_dictionary(cluster_in_memory, workspace):

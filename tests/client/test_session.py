@@ -8,7 +8,9 @@ import io
 import lzma
 import os
 import signal
+import socket
 import tarfile
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -21,6 +23,7 @@ from agents.sandbox.errors import (
     ExposedPortUnavailableError,
     InvalidManifestPathError,
     LocalDirReadError,
+    LocalFileReadError,
     SandboxError,
     WorkspaceArchiveReadError,
     WorkspaceArchiveWriteError,
@@ -611,7 +614,7 @@ async def test_create_makes_nothing_and_running_waits_for_start(sdk, manifest, c
     await session.shutdown()
     assert not await session.running()
     assert cluster_in_memory.sandboxes() == []
-    assert cluster_in_memory.released
+    assert not cluster_in_memory.connected
     await sdk.delete(session)
     await sdk.delete(session)
 
@@ -619,7 +622,7 @@ async def test_create_makes_nothing_and_running_waits_for_start(sdk, manifest, c
 async def test_delete_of_a_session_that_never_started(sdk, manifest, cluster_in_memory):
     session = await sdk.create(manifest=manifest)
     await sdk.delete(session)
-    assert cluster_in_memory.released == 1
+    assert not cluster_in_memory.connected
 
 
 async def test_a_session_can_be_started_twice_and_again_after_shutdown(
@@ -796,7 +799,7 @@ async def test_create_says_what_is_wrong_with_the_cluster(sdk, manifest, cluster
     with pytest.raises(Exception, match=says) as caught:
         await sdk.create(manifest=manifest)
     assert caught.value.retryable is (isinstance(error, Unreachable) and error.reason == "Unreachable")
-    assert cluster_in_memory.released == 1
+    assert not cluster_in_memory.connected
 
 
 async def test_a_name_that_is_taken(cluster_in_memory, manifest):
@@ -934,12 +937,12 @@ async def test_a_start_that_failed_keeps_no_connection(sdk, manifest, cluster_in
     start.cancel()
     with pytest.raises(asyncio.CancelledError):
         await start
-    assert cluster_in_memory.released == 1
+    assert not cluster_in_memory.connected
     cluster_in_memory.hold_pod = False
     await session.start()
     assert (await session.exec("true")).exit_code == 0
     await sdk.delete(session)
-    assert cluster_in_memory.released == 2
+    assert not cluster_in_memory.connected
 
 
 async def test_a_session_goes_on_in_another_event_loop(sdk, manifest, cluster_in_memory, backend):
@@ -958,14 +961,143 @@ async def test_a_session_goes_on_in_another_event_loop(sdk, manifest, cluster_in
     backend.connections = connections
 
 
-async def test_sessions_of_an_event_loop_that_ended_hold_no_connections(sdk, manifest, cluster_in_memory):
+async def test_sessions_of_an_event_loop_that_ended_hold_no_connections(
+    sdk, manifest, cluster_in_memory, backend
+):
     async def crash() -> None:
-        await sdk.create(manifest=manifest)
+        await (await sdk.create(manifest=manifest)).start()
+        backend.cut()  # as it would be when its process had ended
+        await asyncio.sleep(0)
 
     await asyncio.to_thread(asyncio.run, crash())
+    assert cluster_in_memory.connected
     session = await sdk.create(manifest=manifest)
     await sdk.delete(session)
-    assert cluster_in_memory.released == 1
+    assert not cluster_in_memory.connected
+
+
+async def test_sessions_that_are_not_started_hold_no_connections(sdk, manifest, cluster_in_memory):
+    cluster_in_memory.api.delay["dry-run", "sandboxes"] = 0.05
+    first, second = await asyncio.gather(sdk.create(manifest=manifest), sdk.create(manifest=manifest))
+    assert not cluster_in_memory.connected
+    await first.start()
+    assert cluster_in_memory.connected
+    await sdk.create(manifest=manifest)
+    await sdk.delete(second)
+    assert cluster_in_memory.connected
+    saved = sdk.deserialize_session_state(sdk.serialize_session_state(first.state))
+    await first._inner._disconnect()
+    await first._inner._after_shutdown()
+    resumed = await sdk.resume(saved)
+    assert not cluster_in_memory.connected
+    await resumed.shutdown()
+    assert not cluster_in_memory.connected
+    assert not cluster_in_memory.sandboxes()
+
+
+async def test_a_connection_is_not_closed_under_another_request(sdk, manifest, cluster_in_memory):
+    cluster_in_memory.api.delay["dry-run", "sandboxes"] = 0.2
+    slow = asyncio.create_task(sdk.create(manifest=manifest))
+    await asyncio.sleep(0.05)
+    with pytest.raises(ConfigurationError):
+        await sdk.attach("no-such")
+    assert cluster_in_memory.connected
+    await slow
+    assert not cluster_in_memory.connected
+
+
+@pytest.mark.parametrize("source", [LocalFile(src=Path("gone")), LocalDir(src=Path("gone"))])
+async def test_local_sources_that_are_missing_make_nothing(
+    sdk, workspace, cluster_in_memory, tmp_path, monkeypatch, source
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "there").write_text("x")
+    entries = {"a": LocalFile(src=Path("there")), "b": source}
+    session = await sdk.create(manifest=Manifest(root=str(workspace), entries=entries))
+    with pytest.raises((LocalFileReadError, LocalDirReadError)):
+        await session.start()
+    assert ("create", "sandboxes") not in {request[:2] for request in cluster_in_memory.api.requests}
+
+
+async def test_a_local_source_outside_of_what_is_trusted_makes_nothing(
+    sdk, workspace, cluster_in_memory, tmp_path, monkeypatch
+):
+    (tmp_path / "here").mkdir()
+    (tmp_path / "secret").write_text("x")
+    monkeypatch.chdir(tmp_path / "here")
+    entries = {"a": LocalFile(src=tmp_path / "secret")}
+    session = await sdk.create(manifest=Manifest(root=str(workspace), entries=entries))
+    with pytest.raises(LocalFileReadError):
+        await session.start()
+    assert ("create", "sandboxes") not in {request[:2] for request in cluster_in_memory.api.requests}
+
+
+async def test_a_path_that_no_file_can_have_is_refused_at_once(session):
+    endless = Path("a/../" * 280_000 + "f")
+    for asked in (
+        lambda: session.read(endless),
+        lambda: session.write(endless, io.BytesIO(b"x")),
+        lambda: session.ls(endless),
+        lambda: session.mkdir(endless),
+        lambda: session.rm(endless),
+        lambda: session.mv("a", endless),
+    ):
+        with pytest.raises(SandboxError, match="at most 4096") as caught:
+            await asked()
+        assert len(str(caught.value)) < 1000
+        assert caught.value.retryable is False
+    with pytest.raises(OperationError, match="at most 4096"):
+        await session._inner.agent.read(session.state.manifest.root + "/ü" * 1500)
+
+
+@pytest.mark.parametrize("compress", [bz2.compress, gzip.compress, lzma.compress])
+async def test_an_archive_that_grows_a_thousandfold_takes_little_memory(session, workspace, compress):
+    size = 200 << 20
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as archive:
+        member = tarfile.TarInfo("zeros")
+        member.size = size
+        archive.addfile(member, io.BytesIO(bytes(size)))
+    bomb = compress(packed.getvalue())
+    assert len(bomb) < size // 500
+    del packed
+    tracemalloc.start()
+    try:
+        await session.hydrate_workspace(io.BytesIO(bomb))
+        assert tracemalloc.get_traced_memory()[1] < 32 << 20
+    finally:
+        tracemalloc.stop()
+    assert (workspace / "zeros").stat().st_size == size
+
+
+async def test_an_exposed_port_leads_there_from_a_second_event_loop(cluster_in_memory, manifest):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        options = KubernetesSandboxClientOptions(exposed_ports=(port,))
+        sdk = KubernetesSandboxClient(access=cluster_in_memory, options=options)
+        session = await sdk.create(manifest=manifest)
+        await session.start()
+
+        async def reached() -> bool:
+            endpoint = await session.resolve_exposed_port(port)
+            _, writer = await asyncio.open_connection(endpoint.host, endpoint.port)
+            accepted, _ = await asyncio.to_thread(server.accept)
+            accepted.sendall(b"x")
+            accepted.close()
+            writer.close()
+            return True
+
+        server.settimeout(10)
+        assert await reached()
+        first = dict(session._inner._ports._servers)
+
+        async def elsewhere() -> None:
+            assert await reached()
+            await sdk.delete(session)
+
+        await asyncio.to_thread(asyncio.run, elsewhere())
+        for one in first.values():
+            one.close()
 
 
 async def test_a_create_whose_answer_is_lost_is_found_again(sdk, manifest, cluster_in_memory):
