@@ -246,7 +246,9 @@ async def test_a_persisted_workspace_comes_back_in_another_pod(client, tmp_path)
         client.deserialize_session_state(client.serialize_session_state(session.state))
     )
     await resumed.start()
-    assert (await resumed.exec("cat d/link; stat -c %a a closed; ls c || echo shut")).stdout == b"2\n640\n0\nshut\n"
+    assert (
+        await resumed.exec("cat d/link; stat -c %a a closed; ls c || echo shut")
+    ).stdout == b"2\n640\n0\nshut\n"
     assert (await resumed.exec("chmod 700 closed c; cat closed c/f")).stdout == b"3\n4\n"
     await client.delete(resumed)
 
