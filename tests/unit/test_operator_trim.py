@@ -1,13 +1,15 @@
 """What the store keeps: little, the same after a second time, and everything that a decision reads."""
 
 import copy
+import json
 import random
 import string
 from typing import Any
 
 import pytest
-from sandbox_api.kube import CONFIG_MAPS, PODS, SANDBOXES, SERVICES
+from sandbox_api.kube import CONFIG_MAPS, NETWORK_POLICIES, PODS, SANDBOXES, SERVICES
 from sandbox_api.v1alpha1 import Reason
+from sandbox_operator.sandbox.network import stands
 from sandbox_operator.sandbox.packed import LARGE, PackedSpec
 from sandbox_operator.sandbox.trim import TRIMS, trim_sandbox
 from sandbox_operator.sandbox.validate import parse_spec
@@ -104,3 +106,20 @@ def test_an_affinity_that_is_too_large_is_not_kept_but_said() -> None:
         assert "spec.pod.affinity" in problem.message
         assert not problem.retryable
         assert trim_sandbox(trimmed) == trimmed
+
+
+def test_a_policy_of_megabytes_is_kept_as_another_than_ours() -> None:
+    body = {"spec": {"podSelector": {}}}
+    peers = [{"ipBlock": {"cidr": "10.0.0.0/8"}}] * 20_000
+    trimmed = TRIMS[NETWORK_POLICIES](
+        {"metadata": {"name": "a"}, "spec": {"podSelector": {}, "egress": peers}}
+    )
+    assert len(json.dumps(trimmed)) < 1000
+    assert not stands(NETWORK_POLICIES, body, trimmed)
+    assert stands(NETWORK_POLICIES, body, TRIMS[NETWORK_POLICIES]({"metadata": {"name": "a"}, **body}))
+
+
+def test_an_annotation_of_a_pod_is_kept_to_a_bound() -> None:
+    annotations = {"sandbox-operator.dev/spec-digest": "x" * 100_000}
+    trimmed = TRIMS[PODS]({"metadata": {"name": "a", "annotations": annotations}})
+    assert len(trimmed["metadata"]["annotations"]["sandbox-operator.dev/spec-digest"]) == 4096

@@ -25,6 +25,11 @@ _SANDBOX_ANNOTATIONS = (names.ANNOTATION_AWAITING_SECRET, names.ANNOTATION_UPLOA
 #: Longer than any name and any UID.
 _MAX_ANNOTATION = 512
 _POD_ANNOTATIONS = (names.ANNOTATION_SPEC_DIGEST, names.ANNOTATION_GENERATION, names.ANNOTATION_INCARNATION)
+#: The longest of ours is a digest for each field of a spec.
+_MAX_OF_POD = 4096
+#: Lists of the administrator's networks included.
+_MAX_CHILD = 256 * 1024
+_FOREIGN = {"foreign": True}
 _POD_STATUS = ("phase", "reason", "message")
 _OUR_LABELS = (names.LABEL_MANAGED_BY, names.LABEL_SANDBOX_UID, names.LABEL_EGRESS)
 
@@ -48,7 +53,10 @@ def trim_pod(item: Object) -> Object:
     node = (item.get("spec") or {}).get("nodeName")
     return {
         "metadata": _metadata(
-            item, annotations={key: annotations[key] for key in _POD_ANNOTATIONS if key in annotations}
+            item,
+            annotations={
+                key: annotations[key][:_MAX_OF_POD] for key in _POD_ANNOTATIONS if key in annotations
+            },
         ),
         "spec": {"nodeName": node} if node else {},
         "status": {
@@ -64,8 +72,9 @@ def trim_pod(item: Object) -> Object:
 
 
 def trim_child(item: Object) -> Object:
-    """Metadata and spec."""
-    return {"metadata": _metadata(item), "spec": item.get("spec") or {}}
+    """Metadata and spec; of one that is far larger than any of ours no more than that it is another."""
+    spec = item.get("spec") or {}
+    return {"metadata": _metadata(item), "spec": spec if json_size(spec) <= _MAX_CHILD else dict(_FOREIGN)}
 
 
 def trim_config_map(item: Object) -> Object:
