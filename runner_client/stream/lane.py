@@ -17,7 +17,7 @@ from .messages import HEAD, MAX_LENGTH, Receive, Send, error_of, request_line
 logger = logging.getLogger(__name__)
 
 #: Content that has gone over the stream before a lane is opened, where nobody knows how much there is.
-AFTER = 8 << 20
+AFTER = 16 << 20
 #: Content that is known to be at least so long gets a lane from the beginning.
 LARGE = 32 << 20
 #: Payload of one message that we send over a lane.

@@ -19,17 +19,21 @@ func (s *stream) read(r *wire.Read) error {
 	}
 	defer f.Close()
 	s.watch(s.output)
-	buf := wire.Buffer()
-	defer wire.Release(buf)
+	lent := wire.Buffer()
+	defer wire.Release(lent)
+	buf := *lent
 	var total int64
 	for {
 		if s.ctx.Err() != nil {
 			return s.ended(s.ctx.Err())
 		}
-		n, err := f.Read((*buf)[wire.HeaderSize:])
+		if s.switched.Load() && len(buf) == len(*lent) {
+			buf = make([]byte, wire.HeaderSize+laneChunk)
+		}
+		n, err := f.Read(buf[wire.HeaderSize:])
 		if n > 0 {
 			total += int64(n)
-			if s.out.SendBuffer(wire.Reply, (*buf)[:wire.HeaderSize+n]) != nil {
+			if s.out.SendBuffer(wire.Reply, buf[:wire.HeaderSize+n]) != nil {
 				return s.ended(errGone)
 			}
 		}

@@ -20,6 +20,9 @@ const LaneHello = 'L'
 // lanePipe is asked for as the size of a lane's pipes: fewer turns between us and who is at their other ends.
 const lanePipe = 1 << 20
 
+// laneChunk is what is read of a file at a time for a lane: few lanes at once may take more than many streams.
+const laneChunk = 512 << 10
+
 // berthWait is what a lane waits for its operation.
 const berthWait = time.Second
 
@@ -160,6 +163,7 @@ func (s *stream) output() error {
 	if err != nil {
 		return err
 	}
+	s.switched.Store(true)
 	return s.out.Switch(wire.Switched, l.out)
 }
 

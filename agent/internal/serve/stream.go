@@ -8,6 +8,7 @@ import (
 	"log"
 	"os"
 	"runtime/debug"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/yamux"
@@ -25,7 +26,9 @@ type stream struct {
 	out    *wire.Writer
 	ctx    context.Context // ends when the client does not want the answer any more
 	cancel context.CancelCauseFunc
-	berth  *berth // of an operation that may get a lane, else nil
+
+	berth    *berth      // of an operation that may get a lane, else nil
+	switched atomic.Bool // what is sent goes over the lane
 }
 
 var (
