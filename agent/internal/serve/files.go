@@ -60,9 +60,7 @@ func (s *stream) write(r *wire.Write) error {
 			u.Abort()
 		}
 	}()
-	buf := wire.Buffer()
-	defer wire.Release(buf)
-	n, err := io.CopyBuffer(struct{ io.Writer }{u}, s.uploaded(), *buf)
+	n, err := s.take(u)
 	if err != nil {
 		return s.ended(uploadError(err, string(r.Path)))
 	}
@@ -73,6 +71,32 @@ func (s *stream) write(r *wire.Write) error {
 	return s.reply(struct {
 		Bytes int64 `json:"bytes"`
 	}{n})
+}
+
+// take writes what the client uploads to w.
+func (s *stream) take(w io.Writer) (int64, error) {
+	lent := wire.Buffer()
+	defer wire.Release(lent)
+	buf, in := *lent, s.uploaded()
+	var total int64
+	for {
+		n, err := in.Read(buf)
+		if n > 0 {
+			if _, err := w.Write(buf[:n]); err != nil {
+				return total, err
+			}
+			total += int64(n)
+		}
+		if err == io.EOF {
+			return total, nil
+		}
+		if err != nil {
+			return total, err
+		}
+		if s.switched.Load() && len(buf) == len(*lent) {
+			buf = make([]byte, laneChunk)
+		}
+	}
 }
 
 // uploadError tells the system's refusal from an upload that was cut.

@@ -20,7 +20,7 @@ const LaneHello = 'L'
 // lanePipe is asked for as the size of a lane's pipes: fewer turns between us and who is at their other ends.
 const lanePipe = 1 << 20
 
-// laneChunk is what is read of a file at a time for a lane: few lanes at once may take more than many streams.
+// laneChunk is what is moved at a time between a lane and a file: few lanes at once may take more than many streams.
 const laneChunk = 512 << 10
 
 // berthWait is what a lane waits for its operation.
@@ -136,6 +136,7 @@ func (s *stream) uploaded() *wire.Input {
 			if err != nil {
 				return nil, err
 			}
+			s.switched.Store(true)
 			s.watch(nil) // of the stream only its end, or a CANCEL, is left to come
 			return wire.NewReader(l), nil
 		}

@@ -28,7 +28,7 @@ type stream struct {
 	cancel context.CancelCauseFunc
 
 	berth    *berth      // of an operation that may get a lane, else nil
-	switched atomic.Bool // what is sent goes over the lane
+	switched atomic.Bool // content goes over the lane
 }
 
 var (
