@@ -3,7 +3,7 @@
 import asyncio
 import io
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from .content import Content, pieces
@@ -65,7 +65,8 @@ async def upload(stream: Stream, content: Content, crossing: Crossing | None) ->
                 if lane is not None:
                     continue
                 if crossing is not None and (lane := crossing.lane(len(part))) is not None:
-                    await stream.write(SWITCH)
+                    async with bounded(STALL):
+                        await stream.write(SWITCH)
         async with bounded(STALL):
             await (stream.write(END) if lane is None else lane.send_end())
     except (ClosedByPeerError, LaneLostError):
@@ -132,7 +133,10 @@ async def download(
             if limit is not None and size > limit:
                 raise ProtocolViolationError("the agent sent more than was asked for")
             if crossing is not None and lane is None and (lane := crossing.lane(len(payload))) is not None:
-                await stream.write(SWITCH)
+                # One that ended the stream has sent all there is: the rest has arrived, and is read from it.
+                with suppress(ClosedByPeerError):
+                    async with bounded(STALL):
+                        await stream.write(SWITCH)
             yield bytes(payload)
         elif kind == Receive.SWITCHED and lane is not None and not switched:
             switched = True

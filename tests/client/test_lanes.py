@@ -255,6 +255,23 @@ async def test_a_slow_reader_holds_little(client, backend, workspace):
     assert size == 64 * MIB
 
 
+async def test_a_lane_that_stands_when_all_has_been_sent_is_not_used(client, workspace):
+    whole = content(MIB)
+    (workspace / "f").write_bytes(whole)
+    got = []
+    async with client._stream({"op": "read", "path": str(workspace / "f")}) as stream:
+
+        class Late:
+            def lane(self, count):
+                return Lane() if stream.ended else None
+
+        async for piece in transfer.download(stream, None, Late()):
+            got.append(piece)
+            await eventually(lambda: stream.ended)
+    assert len(got) > 1
+    assert b"".join(got) == whole
+
+
 async def test_cancelling_an_upload_leaves_nothing(client, backend, workspace):
     task = asyncio.create_task(
         client.write(str(workspace / "f"), slowly(backend, content(8 * MIB), then=lambda: asyncio.sleep(60)))
