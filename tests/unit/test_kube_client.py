@@ -1,14 +1,18 @@
 """The client against a server that plays an API server's good and bad days."""
 
 import asyncio
+import gc
 import json
 import logging
 import pickle
+import ssl
+import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
 import pytest
+import uvloop
 from aiohttp import web
 from sandbox_api.kube import (
     CONFIG_MAPS,
@@ -31,13 +35,14 @@ from sandbox_api.kube import (
     Unauthorized,
     Unreachable,
 )
+from sandbox_api.kube.client import _Connector
 from sandbox_api.kube.errors import from_status
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 @asynccontextmanager
-async def serving(handler: Handler) -> AsyncIterator[str]:
+async def serving(handler: Handler, tls: ssl.SSLContext | None = None) -> AsyncIterator[str]:
     """A server on a loopback port; yields its base URL."""
 
     async def answer(request: web.Request) -> web.StreamResponse:
@@ -47,10 +52,10 @@ async def serving(handler: Handler) -> AsyncIterator[str]:
     app.router.add_route("*", "/{path:.*}", answer)
     runner = web.AppRunner(app, shutdown_timeout=0.1)
     await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
+    site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls)
     await site.start()
     try:
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+        yield f"http{'s' if tls else ''}://127.0.0.1:{runner.addresses[0][1]}"
     finally:
         await runner.cleanup()
 
@@ -581,3 +586,53 @@ async def test_a_watch_on_a_silent_path_is_given_up(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("sandbox_api.kube.client.WATCH_GRACE", 0.0)
     with pytest.raises(Unreachable, match="no answer in time"):
         await watched(lambda r: stream(r, event("ADDED", "a", 2), pause=30), timeout_seconds=0.3)
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_over_tls_a_cancelled_request_leaves_no_socket_on_either_event_loop(new_loop, certificate):
+    served = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    served.load_cert_chain(certificate)
+    trusted = ssl.create_default_context(cafile=str(certificate))
+    asked = asyncio.Event()
+
+    async def handler(request: web.Request) -> web.StreamResponse:
+        if request.path.endswith("/slow"):
+            asked.set()
+            await asyncio.sleep(30)
+        return web.json_response({"kind": "Pod", "metadata": {"name": "quick"}})
+
+    async def forgotten() -> None:
+        for _ in range(50):
+            gc.collect()
+            if not any(each._opened for each in gc.get_objects() if isinstance(each, _Connector)):
+                return
+            await asyncio.sleep(0.02)
+        raise AssertionError("a closed connection is still remembered")
+
+    async def talk() -> None:
+        async with serving(handler, served) as url:
+            client = KubeClient(StaticCredentials(Endpoint(url, ssl=trusted)))
+            async with client:
+                assert (await client.get(PODS, "quick", "ns"))["metadata"]["name"] == "quick"
+                slow = asyncio.create_task(client.get(PODS, "slow", "ns"))
+                await asked.wait()
+                slow.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await slow
+        await forgotten()
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(talk())
+    gc.collect()
+
+
+@pytest.fixture
+def certificate(tmp_path):
+    """Key and self-signed certificate for 127.0.0.1, in one file."""
+    both = tmp_path / "server.pem"
+    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
+    subject = ["-subj", "/CN=test", "-addext", "subjectAltName=IP:127.0.0.1", "-days", "1"]
+    files = ["-keyout", str(tmp_path / "key"), "-out", str(tmp_path / "certificate")]
+    subprocess.run([*command, *subject, *files], check=True, capture_output=True)
+    both.write_text((tmp_path / "key").read_text() + (tmp_path / "certificate").read_text())
+    return both

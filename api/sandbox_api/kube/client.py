@@ -14,7 +14,7 @@ import weakref
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, Self
+from typing import Any, Literal, Protocol, Self, cast
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -565,18 +565,21 @@ class _Connector(aiohttp.TCPConnector):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        self._opened: weakref.WeakSet[asyncio.BaseTransport] = weakref.WeakSet()
+        # By protocol: uvloop's transports take no weak reference. A lost one lets go of its protocol.
+        self._opened: weakref.WeakKeyDictionary[asyncio.BaseProtocol, asyncio.BaseTransport] = (
+            weakref.WeakKeyDictionary()
+        )
 
     async def connect(self, *arguments: Any, **settings: Any) -> Connection:
         connection = await super().connect(*arguments, **settings)
-        if connection.transport is not None:
-            self._opened.add(connection.transport)
+        if connection.protocol is not None and connection.transport is not None:
+            self._opened[connection.protocol] = connection.transport
         return connection
 
     async def abort(self) -> None:
-        for transport in list(self._opened):
-            if isinstance(transport, asyncio.WriteTransport):
-                transport.abort()
+        for transport in list(self._opened.values()):
+            # Of uvloop's transports none is an asyncio.WriteTransport, and each has its methods.
+            cast("asyncio.WriteTransport", transport).abort()
         # One round for TLS, one for the socket beneath it.
         await asyncio.sleep(0)
         await asyncio.sleep(0)
